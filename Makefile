@@ -1,0 +1,36 @@
+RECIPE ?= chat_smollm2
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: serve test lint clean
+serve: $(VENV)/.serve
+	$(BIN)/servekit +recipe=$(RECIPE) $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/mypy
+
+# torch first and alone: whatever depends on it must find it installed, at the pinned version.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt torch
+	touch $@
+
+$(VENV)/.serve: $(VENV)/.torch pyproject.toml
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.serve
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,120 @@
+"""What server and engine process say to each other: msgspec structs over two ZeroMQ sockets."""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How tokens are drawn for one request; limits are checked by the server.
+
+    `logprobs` is how many alternatives to report beside the chosen token, None for no report; they
+    are of the model's own distribution, before temperature, penalties and bias. `stop_token_ids`
+    has the end-of-sequence ids too, unless they are to be ignored.
+    """
+
+    max_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    logprobs: int | None = None
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True):
+    id: int
+    prompt: list[int]
+    sampling: Sampling
+
+
+class Abort(msgspec.Struct, tag="abort", frozen=True):
+    ids: list[int]
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True):
+    """Finish nothing more and exit."""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms; `top` is (token id, logprob), best first."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """What a request gained in one step; the one with `finish` is its last."""
+
+    id: int
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    error: str | None = None
+    error_code: str | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Scheduler and cache after a step; counts since start where the name ends in `_total`."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int
+    block_size: int
+    batch_rows: int
+    batch_tokens: int
+    step_s: float
+    steps_total: int
+    preemptions_total: int
+    prefix_query_tokens_total: int
+    prefix_hit_tokens_total: int
+
+
+class Deltas(msgspec.Struct, tag="deltas", frozen=True):
+    deltas: list[Delta]
+    stats: Stats
+
+
+class Loading(msgspec.Struct, tag="loading", frozen=True):
+    """`done` of `total` in the unit that the phase counts; total 0 means unknown."""
+
+    phase: Literal["start", "load", "warmup"]
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """Planned beside measured, for the log, `/v1/servekit/plan` and metrics."""
+
+    max_model_len: int
+    capacity_tokens: int
+    num_blocks: int
+    weights_bytes: int
+    kv_bytes: int
+    load_s: float
+    warmup_s: float
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """The engine cannot go on; it exits after saying so."""
+
+    error: str
+    code: str
+
+
+ToEngine = Submit | Abort | Stop
+FromEngine = Loading | Ready | Deltas | Failed

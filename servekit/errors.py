@@ -1,0 +1,153 @@
+"""What can go wrong, as one tree.
+
+    ServekitError                      anything we can say something useful about
+    ├── ConfigError                    the words do not make a configuration      exit 2
+    ├── PlanRefused                    the configuration does not make a service  exit 2
+    │   ├── DoesNotFit                     its memory is larger than the hardware's
+    │   ├── HardwareMissing                this machine does not have that hardware
+    │   └── NotBuilt                       this release cannot run what was asked
+    ├── SourceError                    the weights cannot be fetched              exit 1
+    ├── WeightsError                   the weights are not those of this model    exit 1
+    ├── RequestError                   the client asked for something wrong       400
+    │   ├── ContextTooLong                 more tokens than the model or the KV cache holds
+    │   ├── ModelNotFound                  a model that is not served             404
+    │   ├── RouteNotFound                  a path or method that is not served    404, 405
+    │   └── UnsupportedMedia               a body that is not JSON                415
+    ├── Overloaded                     the queue is full                          429
+    ├── NotReady                       loading or draining                        503
+    └── EngineError                    our fault                                  500
+        └── EngineDied                     the engine process is gone             503
+
+Each says what was asked, what there is, and what to do. `status` is the HTTP status, `kind` and
+`code` the `type` and `code` of an OpenAI error body, `exit_code` what the command line returns.
+"""
+
+from collections.abc import Mapping
+
+
+class ServekitError(Exception):
+    """Root of the tree; a subclass sets the four class values."""
+
+    status = 500
+    kind = "server_error"
+    code = "internal_error"
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        details: Mapping[str, int | float | str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.details = dict(details or {})
+        self.retry_after_s = retry_after_s
+
+
+class ConfigError(ServekitError):
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_config"
+    exit_code = 2
+
+
+class PlanRefused(ServekitError):
+    code = "plan_refused"
+    exit_code = 2
+
+
+class DoesNotFit(PlanRefused):
+    code = "does_not_fit"
+
+
+class HardwareMissing(PlanRefused):
+    code = "hardware_missing"
+
+
+class NotBuilt(PlanRefused):
+    status = 501
+    code = "not_implemented"
+
+
+class SourceError(ServekitError):
+    code = "source_error"
+
+
+class WeightsError(ServekitError):
+    code = "weights_error"
+
+
+class RequestError(ServekitError):
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_request"
+
+
+class ContextTooLong(RequestError):
+    """`limit` is the smaller of the model's length and what the KV cache holds."""
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        *,
+        prompt_tokens: int,
+        max_tokens: int,
+        max_model_len: int,
+        max_servable_tokens: int,
+        param: str = "prompt",
+    ) -> None:
+        limit = min(max_model_len, max_servable_tokens)
+        super().__init__(
+            f"{prompt_tokens} prompt tokens and {max_tokens} to generate make "
+            f"{prompt_tokens + max_tokens}, but this deployment serves at most {limit} tokens a "
+            f"request (model length {max_model_len}, KV cache {max_servable_tokens}); "
+            "shorten the prompt or lower max_tokens",
+            param=param,
+            details={
+                "prompt_tokens": prompt_tokens,
+                "max_tokens": max_tokens,
+                "max_model_len": max_model_len,
+                "max_servable_tokens": max_servable_tokens,
+            },
+        )
+
+
+class ModelNotFound(RequestError):
+    status = 404
+    code = "model_not_found"
+
+
+class RouteNotFound(RequestError):
+    status = 404
+    code = "route_not_found"
+
+
+class UnsupportedMedia(RequestError):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Overloaded(ServekitError):
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+
+class NotReady(ServekitError):
+    status = 503
+    kind = "service_unavailable"
+    code = "not_ready"
+
+
+class EngineError(ServekitError):
+    code = "engine_error"
+
+
+class EngineDied(EngineError):
+    status = 503
+    code = "engine_died"

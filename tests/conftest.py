@@ -1,0 +1,94 @@
+"""One tiny model and one configuration for every test."""
+
+from typing import Any
+
+import pytest
+
+from servekit.config.schema import Config, DefaultRope, Shape
+
+TINY_SHAPE: dict[str, Any] = {
+    "layers": 3,
+    "hidden_size": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 48,
+    "vocab_size": 300,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "activation": "silu",
+    "tie_word_embeddings": False,
+    "qkv_bias": False,
+    "output_bias": False,
+    "mlp_bias": False,
+    "qk_norm": False,
+    "norm_unit_offset": False,
+    "post_norms": False,
+    "scale_embeddings": False,
+    "attention_scale": None,
+    "attention_logit_softcap": None,
+    "final_logit_softcap": None,
+    "sliding_window": None,
+    "full_attention_layers": (),
+    "rope": DefaultRope(kind="default", theta=10000.0),
+    "local_rope": None,
+}
+
+
+def tiny_shape(**changes: Any) -> Shape:
+    """A decoder of a few thousand parameters."""
+    return Shape.model_validate({**TINY_SHAPE, **changes})
+
+
+def tiny_config(**groups: dict[str, Any]) -> Config:
+    """A whole configuration around the tiny model; `groups` changes single keys of a group."""
+    tree: dict[str, Any] = {
+        "name": "tiny",
+        "model": {
+            "name": "tiny",
+            "source": "file:/nowhere",
+            "sha256": None,
+            "config": None,
+            "dtype": "float32",
+            "max_model_len": 256,
+            "chat_template": None,
+            "shape": tiny_shape(),
+        },
+        "parallelism": {"tensor": 1},
+        "scheduler": {
+            "policy": "continuous",
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 64,
+            "max_num_waiting": 1000,
+        },
+        "kv": {
+            "block_size": 16,
+            "dtype": "float32",
+            "memory_gib": None,
+            "capacity_tokens": 1024,
+            "memory_fraction": None,
+            "prefix_caching": True,
+        },
+        "hardware": {
+            "kind": "cpu",
+            "name": "test",
+            "device_names": (),
+            "memory_gib": 4.0,
+            "threads": 1,
+        },
+        "server": {"host": "127.0.0.1", "port": 0, "drain_s": 5.0, "max_body_mib": 4.0},
+        "telemetry": {"exporter": "prometheus"},
+    }
+    for group, changes in groups.items():
+        tree[group] = {**tree[group], **changes}
+    return Config.model_validate(tree)
+
+
+@pytest.fixture
+def shape() -> Shape:
+    return tiny_shape()
+
+
+@pytest.fixture
+def config() -> Config:
+    return tiny_config()
