@@ -10,9 +10,12 @@
     ├── WeightsError                   the weights are not those of this model    exit 1
     ├── RequestError                   the client asked for something wrong       400
     │   ├── ContextTooLong                 more tokens than the model or the KV cache holds
+    │   ├── TemplateError                  the chat template cannot render the messages
     │   ├── ModelNotFound                  a model that is not served             404
     │   ├── RouteNotFound                  a path or method that is not served    404, 405
-    │   └── UnsupportedMedia               a body that is not JSON                415
+    │   ├── UnsupportedMedia               a body that is not JSON                415
+    │   ├── BodyTooLarge                   a body beyond server.max_body_mib      413
+    │   └── UnsupportedField               a field that this release cannot honour
     ├── Overloaded                     the queue is full                          429
     ├── NotReady                       loading or draining                        503
     └── EngineError                    our fault                                  500
@@ -117,6 +120,10 @@ class ContextTooLong(RequestError):
         )
 
 
+class TemplateError(RequestError):
+    code = "template_error"
+
+
 class ModelNotFound(RequestError):
     status = 404
     code = "model_not_found"
@@ -130,6 +137,15 @@ class RouteNotFound(RequestError):
 class UnsupportedMedia(RequestError):
     status = 415
     code = "unsupported_media_type"
+
+
+class BodyTooLarge(RequestError):
+    status = 413
+    code = "body_too_large"
+
+
+class UnsupportedField(RequestError):
+    code = "unsupported_parameter"
 
 
 class Overloaded(ServekitError):
@@ -151,3 +167,17 @@ class EngineError(ServekitError):
 class EngineDied(EngineError):
     status = 503
     code = "engine_died"
+
+
+def from_code(code: str, message: str) -> ServekitError:
+    """The error of the tree with this code, as it was told by another process."""
+    kinds = [ServekitError]
+    for kind in kinds:
+        if kind.code == code:
+            break
+        kinds += kind.__subclasses__()
+    else:
+        kind = EngineError
+    error = kind.__new__(kind)
+    ServekitError.__init__(error, message)
+    return error

@@ -17,7 +17,9 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class DefaultRope(Group):

@@ -111,7 +111,5 @@ def matches(wanted: HardwareConfig, found: Sequence[Device]) -> list[Device]:
 def is_a(device: Device, wanted: HardwareConfig) -> bool:
     names = [name.casefold() for name in wanted.device_names]
     named = not names or any(name in device.name.casefold() for name in names)
-    enough = (
-        device.memory_gib is None or device.memory_gib >= wanted.memory_gib * MEMORY_TOLERANCE
-    )
+    enough = device.memory_gib is None or device.memory_gib >= wanted.memory_gib * MEMORY_TOLERANCE
     return device.kind == wanted.kind and named and enough

@@ -83,8 +83,17 @@ def parameters(shape: Shape, tensor: int = 1) -> Parameters:
 
 
 def weights_bytes(shape: Shape, dtype: Dtype, tensor: int = 1) -> int:
-    """Weights on one rank, all of them held in `dtype`."""
-    return parameters(shape, tensor).total * DTYPE_BYTES[dtype]
+    """Weights as the decoder of one rank holds them, in `dtype` but for two exceptions.
+
+    Norms with a unit offset are float32, with the 1 added; norms of queries and keys have a row for
+    each head.
+    """
+    counts = parameters(shape, tensor)
+    linears = counts.total - counts.norms
+    heads = shape.heads // tensor + kv_heads_per_rank(shape, tensor)
+    repeated = shape.layers * (heads - 2) * shape.head_dim if shape.qk_norm else 0
+    norm_bytes = 4 if shape.norm_unit_offset else DTYPE_BYTES[dtype]
+    return linears * DTYPE_BYTES[dtype] + (counts.norms + repeated) * norm_bytes
 
 
 def kv_bytes_per_token(shape: Shape, dtype: Dtype, tensor: int = 1) -> int:

@@ -1,0 +1,179 @@
+"""What "auto" means, at each of the few keys that may say it; the only place that knows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servekit.config import hf, machine
+from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves, select
+from servekit.config.problems import Problem
+from servekit.errors import ConfigError
+
+AUTO = "auto"
+GIB = 1024**3
+
+Tree = Mapping[str, Any]
+
+
+class Unknown(Exception):
+    """A rule's input is itself missing or wrong, which is reported by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one key is derived; `sentence` says so to the user, with {value} of the key it reads."""
+
+    value: Callable[[Tree], Any]
+    sentence: str
+    reads: str | None = None
+
+
+def _copy(path: str) -> Callable[[Tree], Any]:
+    return lambda tree: _read(tree, path)
+
+
+def _read(tree: Tree, path: str) -> Any:
+    value = select(tree, tuple(path.split(".")))
+    if value is None or value in (AUTO, "???"):
+        raise Unknown
+    return value
+
+
+def _checkpoint(tree: Tree) -> tuple[str, dict[str, Any]]:
+    path = select(tree, ("model", "config"))
+    if path is None:
+        raise ConfigError("auto reads it from model.config, a Hugging Face config.json; give one")
+    if not isinstance(path, str) or path in (AUTO, "???"):
+        raise Unknown
+    return path, hf.read_config(path)
+
+
+def _folder(tree: Tree) -> Path:
+    path = Path(_checkpoint(tree)[0]).expanduser().resolve()
+    return path.parent if path.is_file() else path
+
+
+def _shape(tree: Tree) -> dict[str, Any]:
+    path, config = _checkpoint(tree)
+    try:
+        return hf.read_shape(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def _dtype(tree: Tree) -> str:
+    path, config = _checkpoint(tree)
+    try:
+        return hf.read_dtype(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def _on_cpu(measure: Callable[[], Any]) -> Callable[[Tree], Any]:
+    def value(tree: Tree) -> Any:
+        if _read(tree, "hardware.kind") != "cpu":
+            raise ConfigError("auto measures this machine, which is for hardware.kind=cpu only")
+        return measure()
+
+    return value
+
+
+def _memory_gib() -> float:
+    return machine.memory_bytes() * 100 // GIB / 100
+
+
+RULES: dict[str, Rule] = {
+    "model.shape": Rule(_shape, "read from {value}", reads="model.config"),
+    "model.source": Rule(
+        lambda tree: f"file:{_folder(tree)}", "the folder of {value}", reads="model.config"
+    ),
+    "model.name": Rule(
+        lambda tree: _folder(tree).name, "the folder's name in {value}", reads="model.config"
+    ),
+    "model.dtype": Rule(_dtype, "what {value} was saved in", reads="model.config"),
+    "model.max_model_len": Rule(
+        _copy("model.shape.max_position_embeddings"),
+        "the longest context of the model, model.shape.max_position_embeddings={value}",
+        reads="model.shape.max_position_embeddings",
+    ),
+    "kv.dtype": Rule(_copy("model.dtype"), "the same as model.dtype={value}", reads="model.dtype"),
+    "hardware.memory_gib": Rule(
+        _on_cpu(_memory_gib), "this machine's memory, or the container's limit if that is less"
+    ),
+    "hardware.threads": Rule(
+        _on_cpu(machine.usable_cores),
+        "the cores this process may use, or the container's CPU quota if that is less",
+    ),
+}
+"""In the order in which they are applied: a rule may read what one before it derived."""
+
+KV_SIZES = ("memory_gib", "capacity_tokens", "memory_fraction")
+
+
+def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
+    """Replaces every "auto" in place; returns what could not be derived, and these keys.
+
+    A key whose rule reads a wrong value is among the keys without a problem of its own.
+    """
+    problems = []
+    open_keys = set()
+    for key, rule in RULES.items():
+        path = tuple(key.split("."))
+        if select(layered.tree, path) != AUTO:
+            continue
+        try:
+            value = rule.value(layered.tree)
+        except Unknown:
+            open_keys.add(key)
+        except ConfigError as error:
+            open_keys.add(key)
+            read = rule.reads and select(layered.tree, tuple(rule.reads.split(".")))
+            blamed = rule.reads if rule.reads and read is not None else key
+            problems.append(_problem(blamed, error.message, layered.origins[blamed]))
+        else:
+            layered.merge(path, value, _origin(rule, layered.tree))
+    for key, value in leaves(layered.tree):
+        if value == AUTO and key not in RULES:
+            open_keys.add(key)
+            message = f"auto is not possible here; it is at {', '.join(RULES)}"
+            problems.append(_problem(key, message, layered.origins[key]))
+    return list(dict.fromkeys(problems)), open_keys
+
+
+def _origin(rule: Rule, tree: Tree) -> Origin:
+    read = select(tree, tuple(rule.reads.split("."))) if rule.reads else None
+    return Origin("derived", rule.sentence.format(value=read), None, rank=COMMAND_LINE_RANK)
+
+
+def _problem(key: str, message: str, origin: Origin) -> Problem:
+    return Problem("value", key, message, (origin.where,), origin.kind == "word")
+
+
+def choose_kv_size(layered: Layered) -> list[Problem]:
+    """Keeps the one size of the KV cache that the highest layer gives; the others become null.
+
+    Two in one layer contradict each other. None at all is left to the schema.
+    """
+    given = {
+        f"kv.{name}": layered.origins[f"kv.{name}"]
+        for name in KV_SIZES
+        if select(layered.tree, ("kv", name)) is not None and f"kv.{name}" in layered.origins
+    }
+    if len(given) < 2:
+        return []
+    highest = max(origin.rank for origin in given.values())
+    winners = [key for key, origin in given.items() if origin.rank == highest]
+    if len(winners) > 1:
+        places = tuple(f"{given[key].where}: {key}={given[key].value}" for key in winners)
+        message = f"{' and '.join(winners)} both say how large the cache is; give one of them"
+        from_word = any(given[key].kind == "word" for key in winners)
+        return [Problem("rule", "kv", message, places, from_word)]
+    winner = winners[0]
+    sentence = f"replaced by {winner} from {given[winner].where}"
+    for key in given:
+        if key != winner:
+            layered.merge(
+                tuple(key.split(".")), None, Origin("derived", sentence, None, rank=highest)
+            )
+    return []

@@ -1,0 +1,174 @@
+"""The schema in words: which keys there are, what they mean, what they may hold."""
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from servekit.config.schema import Config
+
+SUFFIXES = {"gib": "GiB", "mib": "MiB", "ms": "milliseconds", "s": "seconds"}
+NOUNS = ("tokens", "requests", "GPUs", "GiB", "MiB", "seconds")
+
+
+def models_of(annotation: Any) -> list[type[BaseModel]]:
+    """The groups that a value of this type may be: one, several for a union, none for a leaf."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Annotated:
+        return models_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [model for part in get_args(annotation) for model in models_of(part)]
+    return []
+
+
+def walk(model: type[BaseModel] = Config, path: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:
+    """Every key of the schema with whether it is a leaf; keys of alternatives are merged."""
+    for name, field in model.model_fields.items():
+        here = (*path, name)
+        inner = models_of(field.annotation)
+        yield ".".join(here), not inner
+        seen: set[str] = set()
+        for alternative in inner:
+            for key, leaf in walk(alternative, here):
+                if key not in seen:
+                    seen.add(key)
+                    yield key, leaf
+
+
+def all_keys() -> list[str]:
+    return [key for key, _ in walk()]
+
+
+def field_at(key: str, tree: Mapping[str, Any]) -> FieldInfo | None:
+    """The field at a dotted key. Between alternatives, the `kind` in `tree` decides."""
+    models: list[type[BaseModel]] = [Config]
+    node: Any = tree
+    field = None
+    for part in key.split("."):
+        kind = node.get("kind") if isinstance(node, Mapping) else None
+        models.sort(key=lambda model: not _is_kind(model, kind))
+        field = next((m.model_fields[part] for m in models if part in m.model_fields), None)
+        if field is None:
+            return None
+        models = models_of(field.annotation)
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return field
+
+
+def _is_kind(model: type[BaseModel], kind: Any) -> bool:
+    field = model.model_fields.get("kind")
+    return field is not None and kind in get_args(field.annotation)
+
+
+def allowed(key: str, tree: Mapping[str, Any]) -> str:
+    """What a key may hold: `a whole number, at least 1`, `one of a, b`, `true or false`."""
+    parent, _, name = key.rpartition(".")
+    around = field_at(parent, tree) if name == "kind" and parent else None
+    if around is not None and len(kinds := _kinds(models_of(around.annotation))) > 1:
+        return f"one of {', '.join(kinds)}"
+    field = field_at(key, tree)
+    return "" if field is None else _allowed(field.annotation, list(field.metadata))
+
+
+def _allowed(annotation: Any, metadata: list[Any]) -> str:
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return _allowed(inner, [*_flat(more), *metadata])
+    if models := models_of(annotation):
+        return _allowed_group(models, annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not types.NoneType]
+        text = " or ".join(_allowed(part, metadata) for part in parts)
+        return f"{text}, or null" if types.NoneType in get_args(annotation) else text
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(map(str, get_args(annotation)))}"
+    if get_origin(annotation) is tuple:
+        return f"a list, each {_allowed(get_args(annotation)[0], [])}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return ", ".join([names[annotation], *_limits(metadata)])
+
+
+def _allowed_group(models: list[type[BaseModel]], annotation: Any) -> str:
+    null = ", or null" if types.NoneType in get_args(annotation) else ""
+    if len(models) == 1:
+        return f"the keys {', '.join(models[0].model_fields)}{null}"
+    return f"the keys of its kind, one of {', '.join(_kinds(models))}{null}"
+
+
+def _kinds(models: list[type[BaseModel]]) -> list[str]:
+    fields = [model.model_fields.get("kind") for model in models]
+    return [kind for field in fields if field for kind in get_args(field.annotation)]
+
+
+def _flat(metadata: list[Any]) -> list[Any]:
+    return [m for item in metadata for m in (getattr(item, "metadata", None) or [item])]
+
+
+def _limits(metadata: list[Any]) -> Iterator[str]:
+    for item in metadata:
+        match item:
+            case Ge(ge=limit):
+                yield f"at least {limit}"
+            case Gt(gt=limit):
+                yield f"more than {limit}"
+            case Le(le=limit):
+                yield f"at most {limit}"
+            case Lt(lt=limit):
+                yield f"less than {limit}"
+            case MinLen(min_length=1):
+                yield "not empty"
+            case _ if pattern := getattr(item, "pattern", None):
+                yield f"matching {pattern}"
+
+
+def unit(key: str, field: FieldInfo) -> str | None:
+    """From the key's suffix, or the noun that its meaning starts or ends with."""
+    name = key.rpartition(".")[2]
+    if "_" in name and (found := SUFFIXES.get(name.rpartition("_")[2])):
+        return found
+    meaning = (field.description or "").split(";")[0].split(":")[0]
+    words = meaning.replace(",", " ").split() or [""]
+    return next((word for word in (words[-1], words[0]) if word in NOUNS), None)
+
+
+def nearest(word: str, names: list[str], cutoff: float = 0.6) -> str | None:
+    """The name that was probably meant; None if none is near."""
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=cutoff)), None)
+
+
+def siblings(key: str) -> list[str]:
+    """Keys that the schema has beside this one; of the root, if its group does not exist."""
+    parent = key.rpartition(".")[0]
+    keys = all_keys()
+    beside = [k for k in keys if k.rpartition(".")[0] == parent]
+    return beside or [k for k in keys if "." not in k]
+
+
+def nearest_key(key: str) -> str | None:
+    """The schema key that a wrong dotted key probably meant.
+
+    A misspelt last part among its true siblings comes first, then the same last part elsewhere,
+    then whatever is nearest as a whole.
+    """
+    keys = all_keys()
+    parent, _, name = key.rpartition(".")
+    by_name = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
+    if found := nearest(name, list(by_name)):
+        return by_name[found]
+    same = [k for k in keys if k.rpartition(".")[2] == name]
+    if same:
+        return nearest(key, same, cutoff=0.0)
+    return nearest(key, [k for k in keys if not key.startswith(k + ".")])
+
+
+def kinds_with(key: str) -> list[str]:
+    """The kinds of a union that have this key; none if it is not a key of a union."""
+    parent, _, name = key.rpartition(".")
+    around = field_at(parent, {}) if parent else None
+    models = models_of(around.annotation) if around is not None else []
+    return _kinds([model for model in models if name in model.model_fields])

@@ -1,0 +1,102 @@
+"""What this machine gives a process: memory and cores, with container limits counted.
+
+Everything is read below `root`, so that a test can draw its own machine.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def memory_bytes(root: Path = ROOT) -> int:
+    """Physical memory, or the smallest cgroup limit if that is less."""
+    limits = [
+        number
+        for folder, version in _cgroups("memory", root)
+        if (number := _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")))
+        is not None
+    ]
+    return min([_physical_bytes(root), *limits])
+
+
+def usable_cores(root: Path = ROOT, affinity: int | None = None) -> int:
+    """Cores this process may run on, cut down to the cgroup's CPU quota; at least 1.
+
+    A quota of 2.5 cores counts as 2: threads beyond it would only be throttled.
+    """
+    if affinity is None:
+        affinity = _affinity()
+    quotas = [
+        quota
+        for folder, version in _cgroups("cpu", root)
+        if (quota := _cpu_quota(folder, version)) is not None
+    ]
+    return max(1, int(min([float(affinity), *quotas])))
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _physical_bytes(root: Path) -> int:
+    try:
+        text = (root / "proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kib = next(line.split()[1] for line in text.splitlines() if line.startswith("MemTotal:"))
+    return int(kib) * 1024
+
+
+def _cgroups(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
+    """Folders whose limits bind this process, its own group and all above, with the version.
+
+    Inside a container the path in /proc/self/cgroup may be the host's and not exist; then the
+    mount's top is the container's own group.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            yield from _upwards(root / "sys/fs/cgroup", path, 2)
+        elif controller in controllers.split(","):
+            for mount in {controller, controllers}:
+                yield from _upwards(root / "sys/fs/cgroup" / mount, path, 1)
+
+
+def _upwards(mount: Path, path: str, version: int) -> Iterator[tuple[Path, int]]:
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for depth in range(len(parts), -1, -1):
+        folder = mount.joinpath(*parts[:depth])
+        if folder.is_dir():
+            yield folder, version
+
+
+def _cpu_quota(folder: Path, version: int) -> float | None:
+    """Cores' worth of time; None without a limit."""
+    if version == 2:
+        words = _text(folder / "cpu.max").split()
+        if len(words) != 2 or words[0] == "max":
+            return None
+        return int(words[0]) / int(words[1])
+    quota = _number(folder / "cpu.cfs_quota_us")
+    period = _number(folder / "cpu.cfs_period_us")
+    return quota / period if quota is not None and quota > 0 and period else None
+
+
+def _number(file: Path) -> int | None:
+    text = _text(file)
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+"""The engine process: loads the weights, then runs the loop until it is told to stop.
+
+It ends with its parent, whatever ends that one, and by nothing else: an interrupt at a terminal or
+a signal to a whole service reaches every process, and the parent must be able to drain first.
+"""
+
+import ctypes
+import logging
+import os
+import pickle
+import signal
+import sys
+
+import torch
+
+from servekit.engine.assemble import assemble, load
+from servekit.engine.channel import Launch, Mailbox
+from servekit.engine.core import EngineCore
+from servekit.engine.guard import describe
+from servekit.engine.messages import Failed
+from servekit.errors import EngineError, ServekitError
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Reads a pickled Launch from standard input; exits 0 after Stop, 1 after Failed."""
+    launch: Launch = pickle.load(sys.stdin.buffer)
+    end_with(launch.parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    mailbox = Mailbox(launch.runtime_dir)
+    try:
+        serve(launch, mailbox)
+    except Exception as fault:
+        mailbox.send(failure(fault))
+        sys.exit(1)
+    finally:
+        mailbox.close()
+
+
+def end_with(parent_pid: int) -> None:
+    """Asks the kernel to kill this process when its parent ends (Linux), or ends it now."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # it may have ended before the kernel was asked
+    if os.getppid() != parent_pid:
+        sys.exit(1)
+
+
+def serve(launch: Launch, mailbox: Mailbox) -> None:
+    config = launch.config
+    if config.hardware.threads is not None:
+        torch.set_num_threads(config.hardware.threads)
+    decoder, load_s = load(config, launch.path, mailbox.send)
+    scheduler, runner, measured = assemble(config, decoder, mailbox.send, load_s=load_s)
+    mailbox.send(measured)
+    EngineCore(scheduler, runner, mailbox.receive, mailbox.send).run()
+
+
+def failure(fault: Exception) -> Failed:
+    if isinstance(fault, ServekitError):
+        logger.error("%s", fault.message)
+        return Failed(fault.message, fault.code)
+    logger.error("the engine failed", exc_info=fault)
+    return Failed(describe(fault), EngineError.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Attention of a ragged batch over a paged cache of keys and values (Kwon et al. 2023).
+
+What depends on lengths and block tables alone is worked out once a step (`plan_attention`) and
+shared by all layers: which slots are gathered, which are masked, which rows go together.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+PADDING_PER_GROUP = 256
+"""Tokens of padding that a group of decode rows may gather; on a CPU one more group costs a layer
+about as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """B rows of one token and like context, at most L, attended to in one call."""
+
+    tokens: torch.Tensor | None
+    """[B] their places among the step's T tokens; None: all of them, in order."""
+
+    slots: torch.Tensor
+    """[B * L] slots of their context, 0 where a row is shorter."""
+
+    mask: torch.Tensor | None
+    """[B, 1, 1, L] added to scores, 0 or -inf; None: all contexts are L long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRow:
+    """A row of several tokens, those at `start:end` of the step's T, and its context of L."""
+
+    start: int
+    end: int
+
+    slots: torch.Tensor | None
+    """[L] slots of its context; None: the row is all of it, and nothing is gathered."""
+
+    mask: torch.Tensor | None
+    """[end - start, L] added to scores, 0 or -inf; None: causal."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    slots: torch.Tensor
+    """[T] where keys and values are written."""
+
+    decodes: list[DecodeGroup]
+    prefills: list[PrefillRow]
+
+    workspace: torch.Tensor
+    """[2, tokens, kv_heads, head_dim] that gathers go to: memory taken once a step stays in the
+    processor's caches from layer to layer."""
+
+
+def plan_attention(
+    query_lens: list[int],
+    seq_lens: list[int],
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    key_cache: torch.Tensor,
+    window: int | None,
+    dtype: torch.dtype,
+) -> AttentionPlan:
+    """The plan of R rows of T tokens in all: `block_tables` [R, max_blocks], `slots` [T].
+
+    Each token sees positions up to its own, with a window the last `window` of those. `key_cache`
+    is that of any layer, `dtype` that of the queries.
+    """
+    starts = [0]
+    for query_len in query_lens:
+        starts.append(starts[-1] + query_len)
+    single = [row for row, query_len in enumerate(query_lens) if query_len == 1]
+    visible = [seq_len if window is None else min(seq_len, window) for seq_len in seq_lens]
+    decodes = []
+    for rows in _alike(single, visible):
+        real, context = _decode_context(rows, seq_lens, visible, block_tables, key_cache.shape[1])
+        tokens = torch.tensor([starts[row] for row in rows], device=slots.device)
+        everything = len(rows) == starts[-1]
+        decodes.append(
+            DecodeGroup(
+                tokens=None if everything else tokens,
+                slots=context,
+                mask=None if real is None else _additive(real, dtype),
+            )
+        )
+    prefills = []
+    for row, query_len in enumerate(query_lens):
+        if query_len > 1:
+            seen, context = _prefill_context(
+                query_len, seq_lens[row], block_tables[row], key_cache.shape[1], window
+            )
+            prefills.append(
+                PrefillRow(
+                    start=starts[row],
+                    end=starts[row + 1],
+                    slots=context,
+                    mask=None if seen is None else _additive(seen, dtype),
+                )
+            )
+    gathers = [group.slots.numel() for group in decodes]
+    gathers += [row.slots.numel() for row in prefills if row.slots is not None]
+    workspace = key_cache.new_empty((2, max(gathers, default=0), *key_cache.shape[2:]))
+    return AttentionPlan(slots, decodes, prefills, workspace)
+
+
+def _alike(rows: list[int], visible: list[int]) -> list[list[int]]:
+    """Groups of rows of like context, each in ascending order."""
+    groups: list[list[int]] = []
+    padding = 0
+    for row in sorted(rows, key=lambda row: -visible[row]):
+        padding += visible[groups[-1][0]] - visible[row] if groups else 0
+        if not groups or padding > PADDING_PER_GROUP:
+            groups.append([])
+            padding = 0
+        groups[-1].append(row)
+    return [sorted(group) for group in groups]
+
+
+def _decode_context(
+    rows: list[int],
+    seq_lens: list[int],
+    visible: list[int],
+    block_tables: torch.Tensor,
+    block_size: int,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Which positions are real, [B, 1, 1, L] or None for all, and slots, [B * L]."""
+    device = block_tables.device
+    lengths = torch.tensor([visible[row] for row in rows], device=device)[:, None]
+    ends = torch.tensor([seq_lens[row] for row in rows], device=device)[:, None]
+    longest = max(visible[row] for row in rows)
+    place = torch.arange(longest, device=device)
+    real = place < lengths
+    position = (ends - lengths + place).where(real, 0)
+    blocks = block_tables[rows].gather(1, position // block_size)
+    slots = (blocks * block_size + position % block_size).where(real, 0)
+    padded = any(visible[row] < longest for row in rows)
+    return real[:, None, None] if padded else None, slots.view(-1)
+
+
+def _prefill_context(
+    query_len: int, seq_len: int, table: torch.Tensor, block_size: int, window: int | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What each token sees, [query_len, L] or None for causal, and slots, [L] or None for none."""
+    first = seq_len - query_len
+    if first == 0 and (window is None or query_len <= window):
+        return None, None
+    query = torch.arange(first, seq_len, device=table.device)[:, None]
+    key = torch.arange(
+        0 if window is None else max(0, first - window + 1), seq_len, device=table.device
+    )
+    seen = key <= query
+    if window is not None:
+        seen &= key > query - window
+    if first == 0:
+        return seen, None
+    return seen, table[key // block_size] * block_size + key % block_size
+
+
+def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return zeros.masked_fill_(~seen, float("-inf"))
+
+
+def paged_attention_reference(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """The meaning of `paged_attention`, and its CPU path."""
+    caches = (key_cache.flatten(0, 1), value_cache.flatten(0, 1))  # [slots, kv_heads, head_dim]
+    for cache, new in zip(caches, (key, value), strict=True):
+        cache.index_copy_(0, plan.slots, new.to(cache.dtype))
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    for group in plan.decodes:
+        chosen = query if group.tokens is None else query[group.tokens]
+        rows = chosen.shape[0]
+        keys, values = _gather(caches, group.slots, plan.workspace, rows, query.dtype)
+        grouped = chosen.view(rows, key.shape[1], -1, query.shape[2])  # heads of a KV head: queries
+        result = _attend(grouped, keys, values, group.mask, scale, softcap).reshape(chosen.shape)
+        if group.tokens is None:
+            return result.flatten(1)
+        out[group.tokens] = result
+    for row in plan.prefills:
+        here = slice(row.start, row.end)
+        if row.slots is None:
+            keys, values = (part[here].transpose(0, 1)[None] for part in (key, value))
+        else:
+            keys, values = _gather(caches, row.slots, plan.workspace, 1, query.dtype)
+        queries = query[here].transpose(0, 1)[None]
+        result = _attend(queries, keys, values, row.mask, scale, softcap, causal=row.mask is None)
+        out[here] = result[0].transpose(0, 1)
+    return out.flatten(1)
+
+
+def _gather(
+    caches: tuple[torch.Tensor, torch.Tensor],
+    slots: torch.Tensor,
+    workspace: torch.Tensor,
+    rows: int,
+    dtype: torch.dtype,
+) -> list[torch.Tensor]:
+    """Keys and values [rows, kv_heads, tokens, head_dim] of rows * tokens slots."""
+    gathered = []
+    for cache, space in zip(caches, workspace, strict=True):
+        flat = torch.index_select(cache, 0, slots, out=space[: slots.numel()])
+        gathered.append(flat.view(rows, -1, *flat.shape[1:]).transpose(1, 2).to(dtype))
+    return gathered
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+    causal: bool = False,
+) -> torch.Tensor:
+    """[B, heads, queries, head_dim] of query, key and value [B, kv_heads, tokens, head_dim]."""
+    if softcap is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
+        )
+    if causal:
+        ones = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+        mask = _additive(ones.tril(), torch.float32)
+    grouped = query.view(len(query), key.shape[1], -1, *query.shape[2:])  # heads by KV head
+    scores = (grouped @ key[:, :, None].transpose(-1, -2)).float() * scale
+    scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + mask
+    return (scores.softmax(dim=-1).to(value.dtype) @ value[:, :, None]).flatten(1, 2)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Write keys and values of the step to their slots, then attend; [T, heads * head_dim].
+
+    `query` [T, heads, head_dim], `key` and `value` [T, kv_heads, head_dim]; the caches [num_blocks,
+    block_size, kv_heads, head_dim] are those of one layer, and their slot 0 must be finite. With
+    `softcap` a scaled score s becomes softcap * tanh(s / softcap).
+    """
+    return paged_attention_reference(
+        query,
+        key,
+        value,
+        key_cache,
+        value_cache,
+        plan,
+        scale=scale,
+        softcap=softcap,
+    )

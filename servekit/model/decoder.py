@@ -1,0 +1,82 @@
+"""One decoder-only transformer for every family it knows, driven by the numbers of a Shape."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from servekit.config.schema import Shape
+from servekit.kernels.paged_attention import plan_attention
+from servekit.kernels.rope import rope_tables
+from servekit.model.cache import DTYPES, KvCache
+from servekit.model.inputs import StepInputs
+from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
+from servekit.model.rope import inverse_frequencies
+
+
+class Decoder(nn.Module):
+    """Llama, Qwen 2 and 3, Mistral, Gemma 2 and 3; parameters are left for a loader to set."""
+
+    def __init__(self, shape: Shape, dtype: str, device: str) -> None:
+        super().__init__()
+        self.shape = shape
+        self.dtype = DTYPES[dtype]
+        self.embedding = empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)
+        self.layers = nn.ModuleList(Layer(shape, self.dtype, device) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden_size, shape=shape, dtype=self.dtype, device=device)
+        self.head = (
+            self.embedding
+            if shape.tie_word_embeddings
+            else empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)
+        )
+        # rounded to the dtype, as Gemma's own code does
+        scale = shape.hidden_size**0.5 if shape.scale_embeddings else 1.0
+        self.embedding_scale = float(torch.tensor(scale, dtype=self.dtype))
+        # by window: a layer's window and its rotary embedding go together
+        self.frequencies = {}
+        for window in {shape.window(index) for index in range(shape.layers)}:
+            rope = shape.rope if window is None or shape.local_rope is None else shape.local_rope
+            inv_freq, rope_scale = inverse_frequencies(rope, shape.head_dim)
+            self.frequencies[window] = (inv_freq.to(device), rope_scale)
+
+    @torch.no_grad()
+    def forward(self, inputs: StepInputs, cache: KvCache) -> torch.Tensor:
+        """Logits, float32 [S, vocab_size], of the tokens at `inputs.sample_at`.
+
+        Writes keys and values of all T tokens to the cache.
+        """
+        x = F.embedding(inputs.token_ids, self.embedding)
+        if self.shape.scale_embeddings:
+            x = x * self.embedding_scale
+        steps = {window: self._layer_step(inputs, cache, window) for window in self.frequencies}
+        for index, layer in enumerate(self.layers):
+            x = layer(x, steps[self.shape.window(index)], *cache.layer(index))
+        logits = F.linear(self.norm(x[inputs.sample_at]), self.head).float()
+        cap = self.shape.final_logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def _layer_step(self, inputs: StepInputs, cache: KvCache, window: int | None) -> LayerStep:
+        plan = plan_attention(
+            inputs.query_lens,
+            inputs.seq_lens,
+            inputs.block_tables,
+            inputs.slots,
+            key_cache=cache.layer(0)[0],
+            window=window,
+            dtype=self.dtype,
+        )
+        inv_freq, scale = self.frequencies[window]
+        return LayerStep(plan, *rope_tables(inputs.positions, inv_freq, scale, self.dtype))
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.parameters())
+
+    def places(self) -> Place:
+        """Where each checkpoint tensor is held, by its Hugging Face name without `model.`."""
+        held: Place = {"embed_tokens.weight": self.embedding, "norm.weight": self.norm.weight}
+        if not self.shape.tie_word_embeddings:
+            held["lm_head.weight"] = self.head
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            held |= {f"layers.{index}.{name}": view for name, view in layer.places().items()}
+        return held

@@ -1,0 +1,104 @@
+"""A Hugging Face folder: config.json and safetensors files, one or sharded.
+
+The files are read, not mapped: pages of a map count as memory of the process until the kernel drops
+them, and loading would seem to take the weights twice.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from servekit.config.hf import read_config, read_shape
+from servekit.config.schema import Shape
+from servekit.errors import ConfigError, WeightsError
+from servekit.model.checkpoint import Checkpoint, Stored, facts_of
+
+INDEX = "model.safetensors.index.json"
+PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+"""Before a tensor's name in its decoder; the first ones are of multimodal Gemma 3."""
+
+MAX_HEADER_BYTES = 100 << 20
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Tensors of all its safetensors files, named without their prefix.
+
+    Raises WeightsError for a folder, file or header that is not whole.
+    """
+    tensors = [stored for file in _files(folder) for stored in _header(file)]
+    names = {stored.canonical: stored.name for stored in tensors}
+    return Checkpoint(folder, tensors, _facts(folder), names, unit_offset_added=False)
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise WeightsError(f"{folder} holds no *.safetensors file; there is {there}")
+        return files
+    try:
+        names = sorted({*json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, AttributeError) as error:
+        raise WeightsError(f"{index} is not a weight map ({error}); fetch it again") from error
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise WeightsError(
+            f"{index} names {len(names)} files, of which {', '.join(absent)} are not there; "
+            "fetch the folder again"
+        )
+    return [folder / name for name in names]
+
+
+def _header(file: Path) -> list[Stored]:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise WeightsError(
+                f"{file} ({size} bytes) is not a whole safetensors file; fetch it again"
+            )
+        try:
+            header: dict[str, Any] = json.loads(opened.read(length))
+        except ValueError as error:
+            raise WeightsError(f"the header of {file} is not JSON; fetch it again") from error
+    header.pop("__metadata__", None)
+    start = 8 + length
+    cut = [name for name, entry in header.items() if start + entry["data_offsets"][1] > size]
+    if cut:
+        raise WeightsError(
+            f"{file} is truncated: {size} bytes do not reach the end of {_some(cut)}; "
+            "fetch it again"
+        )
+    return [
+        Stored(
+            name=name,
+            canonical=_canonical(name),
+            size=tuple(entry["shape"]),
+            kind=entry["dtype"],
+            file=file,
+            offset=start + entry["data_offsets"][0],
+        )
+        for name, entry in header.items()
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _canonical(name: str) -> str:
+    for prefix in PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
+        return {}
+    try:
+        return facts_of(Shape.model_validate(read_shape(read_config(str(folder)))))
+    except (ConfigError, ValueError) as error:
+        raise WeightsError(f"{folder / 'config.json'}: {error}") from error

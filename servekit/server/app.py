@@ -1,0 +1,45 @@
+"""The application: routes, the one error table, and the door that is shut while loading."""
+
+from typing import Any
+
+from litestar import Litestar, Request, Response, get
+from litestar.datastructures import State
+from litestar.di import Provide
+
+from servekit.server import errors, health, routes
+from servekit.server.service import Service
+from servekit.telemetry.exporters import NoExporter, PrometheusExporter
+
+MIB = 1 << 20
+
+Exporter = PrometheusExporter | NoExporter
+
+
+async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
+    """Raises NotReady, with progress, for every route that needs the model."""
+    if not request.route_handler.opt.get("while_loading"):
+        request.app.state.service.ensure_ready()
+
+
+def build_app(service: Service, exporter: Exporter) -> Litestar:
+    handlers = [*routes.HANDLERS, *health.HANDLERS]
+    if isinstance(exporter, PrometheusExporter):
+        handlers.append(metrics_route(exporter))
+    return Litestar(
+        route_handlers=handlers,
+        dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
+        exception_handlers=errors.handlers(service.metrics.refused),
+        before_request=shut_while_loading,
+        request_max_body_size=int(service.config.server.max_body_mib * MIB),
+        state=State({"service": service}),
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def metrics_route(exporter: PrometheusExporter) -> Any:
+    @get("/metrics", opt=health.ALWAYS)
+    async def metrics() -> Response[bytes]:
+        return Response(exporter.render(), media_type=exporter.content_type)
+
+    return metrics

@@ -1,0 +1,233 @@
+"""A generation: one HTTP request, one engine request an answer, one stream of pieces.
+
+    job ─submit▶ engine requests ─deltas▶ one queue ─text, stops▶ pieces ▶ chunks or answer
+
+Leaving the `async with` early, for whatever reason, aborts what still runs.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from servekit.engine.messages import Delta, Ready, Sampling, Stats
+from servekit.errors import (
+    EngineDied,
+    EngineError,
+    Overloaded,
+    ServekitError,
+    from_code,
+)
+from servekit.server.limits import SEEDS
+from servekit.server.text import Answer, Piece
+from servekit.server.wire import PromptTokensDetails, Usage
+from servekit.telemetry.metrics import Metrics, Operation
+
+REFUSAL_S = 0.05
+
+
+class RequestStream(Protocol):
+    """Deltas of one engine request, in order; iteration ends after the one with `finish`."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    def abort(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What the server needs of an engine: `engine.client` is one, a fake in a test another."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def info(self) -> Ready | None: ...
+    @property
+    def stats(self) -> Stats | None: ...
+    def submit(self, prompt: list[int], sampling: Sampling) -> RequestStream: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to generate: `n` answers to each prompt, every prompt with its own limits."""
+
+    operation: Operation
+    prompts: list[tuple[list[int], Sampling]]
+    n: int
+    new_answer: Callable[[], Answer]
+    arrived: float
+
+    @property
+    def size(self) -> int:
+        return len(self.prompts) * self.n
+
+
+def failure(delta: Delta) -> ServekitError:
+    """What the engine says of a failed request, as an error of ours; without a code: our fault."""
+    message = delta.error or "the engine gave up this request without saying why"
+    error = from_code(delta.error_code or EngineError.code, message)
+    if isinstance(error, Overloaded):
+        error.retry_after_s = 1.0
+    return error
+
+
+@dataclass(slots=True)
+class Running:
+    """One engine request and the answer it feeds."""
+
+    stream: RequestStream
+    answer: Answer
+    cached_tokens: int = 0
+    first_at: float | None = None
+    last_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """Runs a job; `pieces` says what each answer gained, `usage` what it took."""
+
+    job: Job
+    engine: Engine
+    metrics: Metrics
+    running: list[Running] = field(default_factory=list)
+    _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
+    _heard: asyncio.Event = field(default_factory=asyncio.Event)
+    _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _ended_by: str | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._submit_all()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        self._pumps = [
+            asyncio.create_task(self._pump(index, one.stream))
+            for index, one in enumerate(self.running)
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        unfinished = [one for one in self.running if not one.answer.finished]
+        for one in unfinished:
+            one.stream.abort()
+        self._report(error, len(unfinished))
+
+    def end(self, error: ServekitError, reason: str) -> None:
+        """Whoever consumes `pieces` gets `error` next: the server is going down."""
+        self._ended_by = reason
+        self._hear(error)
+
+    async def refused_at_once(self) -> None:
+        """Raises what the engine says against this job, if it is quick to say it.
+
+        Waits no longer than the first delta, so a stream's status is still open when it refuses.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), REFUSAL_S)
+        for item in self._inbox:
+            if isinstance(item, Exception):
+                raise item
+            if item[1].finish in ("error", "abort"):
+                raise failure(item[1])
+
+    async def pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+        """All that has come since the last time, at least one piece, by the answer's index.
+
+        Raises what the engine or `end` says; other answers of the job are given up with it.
+        """
+        open_answers = len(self.running)
+        while open_answers:
+            await self._heard.wait()
+            self._heard.clear()
+            items, self._inbox = self._inbox, []
+            said = []
+            for item in items:
+                if isinstance(item, Exception):
+                    raise item
+                piece = self._take(*item)
+                if piece.says_something:
+                    said.append((item[0], piece))
+                open_answers -= piece.finish is not None
+            if said:
+                yield said
+
+    def _submit_all(self) -> None:
+        for prompt, sampling in self.job.prompts:
+            for choice in range(self.job.n):
+                own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
+                stream = self.engine.submit(prompt, own)
+                self.running.append(Running(stream, self.job.new_answer()))
+
+    def usage(self) -> Usage:
+        """A prompt counts once, however many answers it got."""
+        prompt = sum(len(ids) for ids, _ in self.job.prompts)
+        cached = sum(one.cached_tokens for one in self.running[:: self.job.n])
+        completion = sum(one.answer.completion_tokens for one in self.running)
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+    async def _pump(self, index: int, stream: RequestStream) -> None:
+        try:
+            async for delta in stream:
+                self._hear((index, delta))
+                if delta.finish is not None:
+                    return
+            raise EngineDied("the engine ended this request without a word")
+        except Exception as error:
+            if not self.running[index].answer.finished:
+                self._hear(error)
+
+    def _hear(self, item: tuple[int, Delta] | Exception) -> None:
+        self._inbox.append(item)
+        self._heard.set()
+
+    def _take(self, index: int, delta: Delta) -> Piece:
+        one = self.running[index]
+        if one.answer.finished:
+            return Piece("")
+        if delta.finish in ("error", "abort"):
+            raise failure(delta)
+        now = time.monotonic()
+        one.cached_tokens = max(one.cached_tokens, delta.cached_tokens)
+        if delta.tokens:
+            self._saw_tokens(one, now)
+        piece = one.answer.take(delta)
+        if piece.finish is not None:
+            if delta.finish is None:
+                one.stream.abort()
+            decode_s = 0.0 if one.first_at is None else one.last_at - one.first_at
+            self.metrics.answer(
+                self.job.operation, piece.finish, one.answer.completion_tokens, decode_s
+            )
+        return piece
+
+    def _saw_tokens(self, one: Running, now: float) -> None:
+        if all(other.first_at is None for other in self.running):
+            self.metrics.first_token(self.job.operation, now - self.job.arrived)
+        if one.first_at is None:
+            one.first_at = now
+        one.last_at = now
+
+    def _report(self, error: BaseException | None, unfinished: int) -> None:
+        usage = self.usage()
+        self.metrics.tokens(
+            prompt=usage.prompt_tokens,
+            cached=usage.prompt_tokens_details.cached_tokens,
+            generated=usage.completion_tokens,
+        )
+        if isinstance(error, ServekitError):
+            code: str | None = error.code
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            code = "client_disconnected"
+        else:
+            code = None if error is None else EngineError.code
+        if unfinished and code is not None:
+            self.metrics.aborted(self._ended_by or code, unfinished)
+        self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)

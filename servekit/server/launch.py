@@ -1,0 +1,283 @@
+"""One deployment from its port to its end: fetch, load, serve, drain.
+
+The port is open from the first moment; what comes before the model is ready gets 503 with the
+progress of it. SIGTERM or an interrupt drains; a second one ends the process at once.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvicorn
+import uvloop
+
+from servekit.config.schema import Config
+from servekit.engine.client import EngineClient
+from servekit.engine.messages import Ready, Sampling, Stats
+from servekit.errors import EngineDied, NotReady, ServekitError, SourceError
+from servekit.model.sources import fetch
+from servekit.model.tokenizer import load_tokenizer
+from servekit.planner.plan import Plan
+from servekit.server.app import build_app
+from servekit.server.errors import error_of
+from servekit.server.generate import RequestStream
+from servekit.server.lifecycle import Lifecycle
+from servekit.server.service import Service
+from servekit.server.terminal import Terminal, curl_line, terminal
+from servekit.telemetry.exporters import EXPORTERS
+from servekit.telemetry.metrics import Metrics
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+LAST_EVENTS_S = 2.0
+"""How long clients may take to be given the last event of a stream that is cut short."""
+FAILURE_SHOWN_S = 1.0
+"""How long /startupz tells of a failed start before the process ends."""
+GIB = 1 << 30
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises ServekitError with a sentence if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ServekitError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; stop what uses it, or "
+            "choose another with server.port=... (0 takes a free one)"
+        ) from None
+    return listener
+
+
+def launch(config: Config, plan: Plan, as_json: bool) -> int:
+    """Serves until it is told to stop; the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        listener = listen(config.server.host, config.server.port)
+    except ServekitError as error:
+        sys.stderr.write(f"servekit: {error.message}\n")
+        return error.exit_code
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Deployment(config, plan, listener, as_json).run())
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """Stands for the engine until its weights are here."""
+
+    state: str = "loading"
+    info: Ready | None = None
+    stats: Stats | None = None
+
+    def submit(self, prompt: list[int], sampling: Sampling) -> RequestStream:
+        raise NotReady("the engine is not started yet")
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to the deployment, which drains before it closes the port."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Deployment:
+    """What is running, and the steps of its life."""
+
+    def __init__(self, config: Config, plan: Plan, listener: socket.socket, as_json: bool) -> None:
+        self.config, self.plan, self.as_json = config, plan, as_json
+        self.listener = listener
+        host, port = listener.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        exporter = EXPORTERS[config.telemetry.exporter]()
+        self.metrics = Metrics(exporter.meter, config.model.name, lambda: self.service.snapshot())
+        self.metrics.sizes(
+            "planned",
+            weights_bytes=plan.ledger.weights.bytes,
+            kv_tokens=plan.kv.capacity_tokens,
+        )
+        self.lifecycle = Lifecycle()
+        self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
+        self.engine: EngineClient | None = None
+        self.server = Server(
+            uvicorn.Config(
+                build_app(self.service, exporter),
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=int(LAST_EVENTS_S),
+            )
+        )
+        self.stop_asked = asyncio.Event()
+        self.terminal: Terminal = terminal()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.on_signal, number)
+        serving = asyncio.create_task(self.server.serve(sockets=[self.listener]))
+        self.terminal.say(f"listening on {self.url}, loading {self.config.model.name}")
+        try:
+            return await self.live()
+        finally:
+            self.terminal.close()
+            self.server.should_exit = True
+            await serving
+            if self.engine is not None:
+                await self.engine.stop()
+
+    def on_signal(self, number: int) -> None:
+        """The second time, nothing is waited for; the engine process ends with this one."""
+        if self.stop_asked.is_set():
+            os._exit(128 + number)
+        self.stop_asked.set()
+
+    async def live(self) -> int:
+        """From loading to the end; the exit code."""
+        starting = asyncio.create_task(self.start())
+        watching = asyncio.create_task(self.watch())
+        stopping = asyncio.create_task(self.stop_asked.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                return 0
+            if error := starting.exception():
+                return await self.fail(error)
+            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return await (self.drain() if stopping.done() else self.mourn())
+        finally:
+            for task in (starting, watching, stopping):
+                task.cancel()
+            await asyncio.gather(starting, watching, stopping, return_exceptions=True)
+
+    async def start(self) -> None:
+        """Weights here, tokenizer and engine loaded, ready."""
+        model = self.config.model
+        self.lifecycle.progress("fetch")
+        path = await in_thread(lambda: fetch(model.source, model.sha256, self.on_fetch))
+        self.engine = EngineClient(self.config, path)
+        self.service.engine = self.engine
+        self.engine.start()
+        self.service.tokenizer, info = await asyncio.gather(
+            in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
+        )
+        self.lifecycle.become_ready()
+        self.compare(info)
+
+    def on_fetch(self, phase: str, done: int, total: int) -> None:
+        """Called in the thread that fetches; raising there is how it is told to stop."""
+        if self.stop_asked.is_set():
+            raise SourceError("interrupted; what has been fetched is kept")
+        self.lifecycle.progress("fetch" if phase == "download" else phase, done, total)
+
+    async def watch(self) -> None:
+        """Shows progress while loading; returns when the engine is dead."""
+        while self.service.engine.state != "dead":
+            if self.engine is not None and self.lifecycle.state == "loading":
+                progress = self.engine.progress
+                self.lifecycle.progress(progress.phase, progress.done, progress.total)
+            self.terminal.show(self.lifecycle.phases)
+            await asyncio.sleep(POLL_S)
+
+    def compare(self, info: Ready) -> None:
+        """Planned beside measured, and how to say the first word."""
+        planned = self.plan.ledger.weights.bytes
+        self.metrics.sizes(
+            "measured", weights_bytes=info.weights_bytes, kv_tokens=info.capacity_tokens
+        )
+        self.terminal.show(self.lifecycle.phases)
+        self.terminal.close()
+        self.terminal.say(
+            f"weights: planned {planned / GIB:.3f} GiB, measured {info.weights_bytes / GIB:.3f} "
+            f"GiB; KV cache: planned {self.plan.kv.capacity_tokens:,} tokens, measured "
+            f"{info.capacity_tokens:,} tokens"
+        )
+        self.terminal.say(f"ready: {self.config.model.name} on {self.url}", style="bold green")
+        self.terminal.say(curl_line(self.url, self.config.model.name))
+        if self.as_json:
+            ready = {"event": "ready", "url": self.url, "model": self.config.model.name}
+            print(json.dumps(ready), flush=True)
+
+    async def fail(self, error: BaseException) -> int:
+        """Start-up went wrong; says so at the terminal and at /startupz."""
+        assert isinstance(error, Exception)
+        ours = error_of(error)
+        self.lifecycle.fail(ours)
+        self.terminal.close()
+        self.terminal.say(f"servekit: {ours.message}", style="bold red")
+        await asyncio.sleep(FAILURE_SHOWN_S)
+        return ours.exit_code
+
+    async def drain(self) -> int:
+        """No new requests; those that run may finish until the deadline, then are told."""
+        limit = self.config.server.drain_s
+        self.lifecycle.drain()
+        log.info(
+            "draining: %d requests have %.0f s to finish", len(self.service.generations), limit
+        )
+        await self.until_idle(limit)
+        self.service.end_all(
+            NotReady(f"this server shuts down and the {limit:g} s to finish are over"),
+            "drain_deadline",
+        )
+        await self.until_idle(LAST_EVENTS_S)
+        return 0
+
+    async def mourn(self) -> int:
+        """The engine is gone: every client gets a last event."""
+        error = self.engine.error if self.engine is not None else None
+        message = error.message if error is not None else "the engine process is gone"
+        self.terminal.say(f"servekit: {message}", style="bold red")
+        self.service.end_all(EngineDied(message), EngineDied.code)
+        await self.until_idle(LAST_EVENTS_S)
+        return 1
+
+    async def until_idle(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self.service.generations and loop.time() < deadline:
+            await asyncio.sleep(POLL_S / 5)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Like asyncio.to_thread, but the process does not wait for the thread at its end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        outcome: tuple[Any, Exception | None]
+        try:
+            outcome = (work(), None)
+        except Exception as error:
+            outcome = (None, error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future

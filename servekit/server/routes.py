@@ -1,0 +1,145 @@
+"""The OpenAI routes, and two that show the tokenizer at work."""
+
+import time
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from servekit.errors import RequestError
+from servekit.server import limits
+from servekit.server.chat import ChatStyle, chat_job, chat_tokens
+from servekit.server.completions import CompletionStyle, completion_job, echoes
+from servekit.server.connection import EventStream, while_connected
+from servekit.server.generate import Job
+from servekit.server.health import Injected, json
+from servekit.server.parse import Parsed, parse
+from servekit.server.service import Service
+from servekit.server.stream import Style, TokenNames, collect, events, new_id
+from servekit.server.wire import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    SamplingFields,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+AnyRequest = Request[Any, Any, Any]
+AnyResponse = Response[Any]
+
+
+async def read(request: AnyRequest, kind: type[Struct]) -> Parsed[Struct]:
+    return parse(await request.body(), request.content_type[0], kind)
+
+
+async def respond(
+    request: AnyRequest, service: Service, asked: Parsed[Any], job: Job, style: Style
+) -> AnyResponse:
+    """A stream or an answer; both end the moment the client goes."""
+    fields: SamplingFields = asked.body
+    if fields.stream:
+        service.admit(job.size)
+        usage = wants_usage(fields)
+        return EventStream(events(service, job, style, usage), headers=asked.headers)
+    answer = await while_connected(request.receive, collect(service, job, style))
+    return json(answer, headers=asked.headers)
+
+
+def wants_usage(fields: SamplingFields) -> bool:
+    return bool(fields.stream_options and fields.stream_options.include_usage)
+
+
+@post("/v1/chat/completions", status_code=200)
+async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
+    arrived = time.monotonic()
+    asked = await read(request, ChatRequest)
+    service.check_model(asked.body.model)
+    job = await chat_job(asked.body, service, arrived)
+    style = ChatStyle(
+        id=new_id("chatcmpl"),
+        created=int(time.time()),
+        model=asked.body.model,
+        names=TokenNames(service.loaded),
+        n=job.n,
+        logprobs=bool(asked.body.logprobs),
+        with_usage=wants_usage(asked.body),
+    )
+    return await respond(request, service, asked, job, style)
+
+
+@post("/v1/completions", status_code=200)
+async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
+    arrived = time.monotonic()
+    asked = await read(request, CompletionRequest)
+    service.check_model(asked.body.model)
+    job = await completion_job(asked.body, service, arrived)
+    style = CompletionStyle(
+        id=new_id("cmpl"),
+        created=int(time.time()),
+        model=asked.body.model,
+        names=TokenNames(service.loaded),
+        echoes=echoes(asked.body, service),
+        logprobs=asked.body.logprobs is not None,
+        with_usage=wants_usage(asked.body),
+    )
+    return await respond(request, service, asked, job, style)
+
+
+@post("/tokenize", status_code=200)
+async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
+    asked = await read(request, TokenizeRequest)
+    body = asked.body
+    if body.model is not None:
+        service.check_model(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("send either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        tokens = await service.encode(body.prompt, body.add_special_tokens is not False)
+    else:
+        tokens = await chat_tokens(body, service)
+    answer = TokenizeResponse(len(tokens), service.room.max_model_len, tokens)
+    return json(answer, headers=asked.headers)
+
+
+@post("/detokenize", status_code=200)
+async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
+    asked = await read(request, DetokenizeRequest)
+    body = asked.body
+    if body.model is not None:
+        service.check_model(body.model)
+    limits.check_token_ids(body.tokens, service.vocab_size, "tokens")
+    text = service.loaded.decode(body.tokens, False)
+    return json(DetokenizeResponse(text), headers=asked.headers)
+
+
+def model_card(service: Service) -> ModelCard:
+    return ModelCard(
+        id=service.config.model.name,
+        created=service.created,
+        root=service.config.model.source,
+        max_model_len=service.room.max_model_len,
+    )
+
+
+@get("/v1/models")
+async def models(service: Injected) -> AnyResponse:
+    return json(ModelList(data=[model_card(service)]))
+
+
+@get("/v1/models/{name:path}")
+async def model(name: FromPath[str], service: Injected) -> AnyResponse:
+    """A name may have slashes in it, so it takes the rest of the path."""
+    service.check_model(name.removeprefix("/"))
+    return json(model_card(service))
+
+
+HANDLERS: list[HTTPRouteHandler] = [
+    *(chat_completions, completions, tokenize, detokenize, models, model),
+]

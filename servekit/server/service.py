@@ -1,0 +1,189 @@
+"""What a handler is given: the deployment behind the routes, in one object."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from servekit.config.schema import Config
+from servekit.errors import (
+    EngineDied,
+    ModelNotFound,
+    NotReady,
+    Overloaded,
+    RequestError,
+    ServekitError,
+)
+from servekit.server.generate import Engine, Generation, Job
+from servekit.server.lifecycle import Lifecycle
+from servekit.server.limits import Room, stop_strings
+from servekit.server.text import Answer, StopStrings, TextStream
+from servekit.server.wire import ChatRequest, CompletionRequest
+from servekit.telemetry.metrics import Metrics
+
+THREAD_ABOVE_CHARACTERS = 8192
+"""Text longer than this is tokenised in a thread: the event loop has streams to serve."""
+
+RETRY_AFTER_S = 1.0
+
+
+class Tokenizer(Protocol):
+    """What the server needs of `model.tokenizer`."""
+
+    vocab_size: int
+    eos_ids: frozenset[int]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def token_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes: ...
+    def text_stream(
+        self, skip_special_tokens: bool = True, continues_text: bool = False
+    ) -> TextStream: ...
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str: ...
+
+
+@dataclass(slots=True)
+class Service:
+    """One deployment. `tokenizer` is None until it is loaded; `plan` is JSON-able."""
+
+    config: Config
+    engine: Engine
+    metrics: Metrics
+    lifecycle: Lifecycle
+    plan: Mapping[str, Any]
+    tokenizer: Tokenizer | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    generations: set[Generation] = field(default_factory=set)
+
+    def ensure_ready(self) -> None:
+        self.lifecycle.ensure_ready()
+        if self.engine.state == "dead":
+            raise EngineDied("the engine process is gone; this server is about to exit")
+
+    @property
+    def draining(self) -> bool:
+        return self.lifecycle.state == "draining"
+
+    def reasons_not_ready(self) -> list[str]:
+        try:
+            self.ensure_ready()
+        except ServekitError as error:
+            return [error.message]
+        return []
+
+    @property
+    def loaded(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise NotReady("the tokenizer is not loaded yet", retry_after_s=RETRY_AFTER_S)
+        return self.tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that mean something to both the tokenizer and the embedding."""
+        return min(self.loaded.vocab_size, self.config.model.shape.vocab_size)
+
+    @property
+    def room(self) -> Room:
+        if self.engine.info is None:
+            raise NotReady("the engine is not loaded yet", retry_after_s=RETRY_AFTER_S)
+        info = self.engine.info
+        return Room(info.max_model_len, info.capacity_tokens)
+
+    def check_model(self, name: str) -> None:
+        served = self.config.model.name
+        if name != served:
+            raise ModelNotFound(
+                f"the model {name!r} is not served here; served: {served!r}", param="model"
+            )
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids; long texts are done beside the event loop."""
+        if len(text) > THREAD_ABOVE_CHARACTERS:
+            return await asyncio.to_thread(self.loaded.encode, text, add_special_tokens)
+        return self.loaded.encode(text, add_special_tokens)
+
+    def answer_maker(self, body: ChatRequest | CompletionRequest) -> Callable[[], Answer]:
+        """Makes the empty answers of one request; each detokenises for itself."""
+        tokenizer = self.loaded
+        stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
+        skip_special = body.skip_special_tokens is not False
+        continues = isinstance(body, CompletionRequest)
+
+        def new_answer() -> Answer:
+            return Answer(
+                stream=tokenizer.text_stream(skip_special, continues),
+                stops=StopStrings(stops, include),
+                min_tokens=body.min_tokens or 0,
+                eos_ids=tokenizer.eos_ids,
+            )
+
+        return new_answer
+
+    @asynccontextmanager
+    async def generation(self, job: Job) -> AsyncIterator[Generation]:
+        """Runs `job` among the others; leaving early aborts it."""
+        self.admit(job.size)
+        one = Generation(job, self.engine, self.metrics)
+        self.generations.add(one)
+        try:
+            async with one:
+                yield one
+        finally:
+            self.generations.discard(one)
+
+    def admit(self, requests: int) -> None:
+        """Raises Overloaded where seats and queue are taken: before any byte of an answer."""
+        scheduler = self.config.scheduler
+        limit = scheduler.max_num_seqs + scheduler.max_num_waiting
+        taken = sum(one.job.size for one in self.generations)
+        if requests > limit:
+            raise RequestError(
+                f"{requests} answers in one request, this deployment runs and queues {limit}; "
+                "send fewer prompts or a smaller n",
+                param="n",
+            )
+        if taken + requests > limit:
+            raise Overloaded(
+                f"{taken} requests run or wait and {requests} more were asked for, at most {limit} "
+                "may; try again later",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def end_all(self, error: ServekitError, reason: str) -> None:
+        """Every client that still waits gets `error` as its last event."""
+        for one in tuple(self.generations):
+            one.end(error, reason)
+
+    def snapshot(self) -> dict[str, float]:
+        """The engine's state by the keys of `telemetry.metrics`."""
+        return snapshot(self.engine)
+
+
+def snapshot(engine: Engine) -> dict[str, float]:
+    stats, info = engine.stats, engine.info
+    if stats is None or info is None:
+        return {}
+    size = stats.block_size
+    return {
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "waiting_tokens": stats.waiting_tokens,
+        "kv_capacity": info.capacity_tokens,
+        "kv_used": info.capacity_tokens - stats.blocks_free * size,
+        "kv_cached": stats.blocks_cached * size,
+        "kv_free": stats.blocks_free * size,
+        "batch_rows": stats.batch_rows,
+        "batch_tokens": stats.batch_tokens,
+        "step_s": stats.step_s,
+        "steps_total": stats.steps_total,
+        "preemptions_total": stats.preemptions_total,
+        "prefix_query_tokens_total": stats.prefix_query_tokens_total,
+        "prefix_hit_tokens_total": stats.prefix_hit_tokens_total,
+    }

@@ -1,0 +1,235 @@
+"""Whatever happens, every request reads only its own KV and says what it would have said alone."""
+
+from collections import deque
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from servekit.scheduler.batch import Batch, Progress
+from servekit.scheduler.request import Request, State
+from tests.scheduler.fake_executor import VOCAB, FakeExecutor, alone, make_scheduler
+
+BRANCHES = ([0] * 9, [0] * 5 + [1] * 6, [3, 1, 4, 1, 2], [2])
+prompts = st.builds(
+    lambda branch, tail: [*branch, *tail],
+    st.sampled_from(BRANCHES),
+    st.lists(st.integers(0, VOCAB - 1), max_size=6),
+)
+
+
+class Clients:
+    """Everybody who asked: what was said to them must be what they would have heard alone."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.said: dict[int, list[int]] = {}
+        self.ends: dict[int, Progress] = {}
+
+    def take(self, progress: list[Progress]) -> None:
+        for one in progress:
+            assert one.request_id not in self.ends, "something followed the end"
+            said = self.said.setdefault(one.request_id, [])
+            said += one.tokens
+            request = self.requests[one.request_id]
+            assert said == request.output
+            if one.finish is None:
+                continue
+            self.ends[one.request_id] = one
+            truth = alone(request)
+            whole = one.finish in ("stop", "length")
+            assert said == truth if whole else said == truth[: len(said)]
+            assert (one.stop_token is not None) == (one.finish == "stop")
+            assert (one.error is not None) == (one.finish == "error")
+            assert request.state is State.FINISHED
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """Arrivals, aborts, holds, failures, drafts and up to three batches in flight, in any order."""
+
+    @initialize(
+        policy=st.sampled_from(["continuous", "continuous", "static"]),
+        seats=st.integers(1, 5),
+        extra_budget=st.integers(0, 12),
+        num_blocks=st.integers(3, 14),
+        block_size=st.integers(1, 4),
+        prefix_caching=st.booleans(),
+        depth=st.integers(1, 3),
+    )
+    def start(self, policy, seats, extra_budget, num_blocks, block_size, prefix_caching, depth):
+        self.scheduler = make_scheduler(
+            policy=policy,
+            seats=seats,
+            budget=seats + extra_budget,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            prefix_caching=prefix_caching,
+        )
+        self.executor = FakeExecutor(block_size)
+        self.capacity = (num_blocks - 1) * block_size
+        self.depth = depth
+        self.in_flight: deque[Batch] = deque()
+        self.clients = Clients()
+
+    @rule(
+        prompt=prompts,
+        max_tokens=st.integers(1, 12),
+        min_tokens=st.integers(0, 3),
+        stops=st.booleans(),
+        salt=st.sampled_from([b"", b"", b"tenant"]),
+        late=st.booleans(),
+    )
+    def arrive(self, prompt, max_tokens, min_tokens, stops, salt, late):
+        prompt = prompt[: self.capacity - 1]
+        request = Request(
+            id=len(self.clients.requests),
+            prompt=prompt,
+            max_tokens=min(max_tokens, self.capacity - len(prompt)),
+            min_tokens=min_tokens,
+            stop_ids=frozenset({0} if stops else ()),
+            arrived=len(self.clients.requests) - 2.5 * late,
+            salt=salt,
+        )
+        self.clients.requests.append(request)
+        self.scheduler.add(request)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.scheduler.requests)
+    def abort(self, data):
+        id = data.draw(st.sampled_from(sorted(self.scheduler.requests)))
+        ended = self.scheduler.abort(id)
+        assert (ended is None) == (id in self.clients.ends)
+        if ended is not None:
+            self.clients.take([ended])
+
+    @rule(data=st.data(), seconds=st.integers(1, 4))
+    @precondition(lambda self: self.scheduler.waiting.line)
+    def hold(self, data, seconds):
+        request = data.draw(st.sampled_from(self.scheduler.waiting.line))
+        self.scheduler.hold(request.id, until=self.scheduler.steps_total + seconds)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.scheduler.waiting.held)
+    def release(self, data):
+        self.scheduler.release(data.draw(st.sampled_from(sorted(self.scheduler.waiting.held))))
+
+    @rule(data=st.data(), wrong=st.booleans(), count=st.integers(1, 4))
+    @precondition(lambda self: self.scheduler.running)
+    def draft(self, data, wrong, count):
+        request = data.draw(st.sampled_from(self.scheduler.running))
+        truth = alone(request)[len(request.output) :][:count]
+        request.drafts = [*truth[:-1], (truth[-1] + wrong) % VOCAB] if truth else []
+
+    @rule()
+    def plan(self):
+        self.clients.take(self.scheduler.expire(self.scheduler.steps_total))
+        if len(self.in_flight) == self.depth:
+            return
+        first = min(self.scheduler.running, key=self.scheduler.policy.order, default=None)
+        batch = self.scheduler.plan(0.0)
+        if batch is not None:
+            assert batch.rows
+            assert batch.num_tokens <= self.scheduler.config.max_num_batched_tokens
+            ids = [row.request_id for row in batch.rows]
+            assert len(ids) == len(set(ids)) <= self.scheduler.config.max_num_seqs
+            self.in_flight.append(batch)
+        if len(self.in_flight) == (batch is not None):
+            assert batch is not None or not (self.scheduler.running or self.scheduler.waiting.line)
+            assert first is None or first.id in [row.request_id for row in batch.rows]
+
+    @rule(data=st.data(), breaks=st.integers(0, 9))
+    def commit(self, data, breaks):
+        """The batch runs now, after all that was decided since it was planned."""
+        if self.in_flight:
+            batch = self.in_flight.popleft()
+            ids = [row.request_id for row in batch.rows]
+            fail = [data.draw(st.sampled_from(ids))] if breaks == 0 else []
+            self.clients.take(self.scheduler.commit(batch, self.executor.run(batch, fail), 1.0))
+
+    @invariant()
+    def nothing_is_broken(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.check()
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        for id in list(self.scheduler.waiting.held):
+            self.scheduler.release(id)
+        steps = 0
+        while self.scheduler.busy:
+            self.plan()
+            if self.in_flight:
+                batch = self.in_flight.popleft()
+                self.clients.take(self.scheduler.commit(batch, self.executor.run(batch), 1.0))
+            self.scheduler.check()
+            steps += 1
+            assert steps < 60 * (1 + len(self.clients.requests)), "it does not come to an end"
+        stats = self.scheduler.stats()
+        assert stats.blocks_free == stats.blocks_total
+        assert len(self.clients.ends) == len(self.clients.requests)
+
+
+TestAnyTraffic = AnyTraffic.TestCase
+TestAnyTraffic.settings = settings(
+    max_examples=200,
+    stateful_step_count=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def crowd(rng: Random, capacity: int) -> list[Request]:
+    """Requests of three shared beginnings, in order of arrival, each with room for its output."""
+    requests = []
+    for id in range(rng.randint(1, 25)):
+        prompt = [*rng.choice(BRANCHES), *(rng.randrange(VOCAB) for _ in range(rng.randint(0, 9)))]
+        prompt = prompt[: capacity - 1]
+        max_tokens = rng.randint(1, min(25, capacity - len(prompt)))
+        stop_ids = frozenset({0} if rng.random() < 0.2 else ())
+        requests.append(
+            Request(id, prompt, max_tokens, stop_ids=stop_ids, min_tokens=5, arrived=float(id))
+        )
+    return requests
+
+
+@pytest.mark.parametrize("policy", ["continuous", "static"])
+@settings(max_examples=500, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_crowd_in_a_small_cache_is_served_to_the_last_and_leaves_nothing_behind(policy, seed):
+    rng = Random(seed)
+    seats, block_size, num_blocks = rng.randint(1, 8), rng.randint(1, 5), rng.randint(3, 30)
+    scheduler = make_scheduler(
+        policy=policy,
+        seats=seats,
+        budget=seats + rng.randint(0, 20),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        prefix_caching=rng.random() < 0.7,
+    )
+    executor, clients, in_flight = FakeExecutor(block_size), Clients(), deque()
+    arriving = crowd(rng, (num_blocks - 1) * block_size)
+    rate, depth = rng.choice([0.2, 1.0, 1.0]), rng.randint(1, 3)
+    while arriving or scheduler.busy:
+        if arriving and (rng.random() < rate or not scheduler.busy):
+            clients.requests.append(arriving.pop(0))
+            scheduler.add(clients.requests[-1])
+        if scheduler.running and rng.random() < 0.1:
+            draft = rng.choice(scheduler.running)
+            draft.drafts = alone(draft)[len(draft.output) :][: rng.randint(1, 4)]
+        if scheduler.requests and rng.random() < 0.01:
+            ended = scheduler.abort(rng.choice(list(scheduler.requests)))
+            clients.take([ended] if ended else [])
+        batch = scheduler.plan(0.0)
+        in_flight.extend([batch] if batch else [])
+        if len(in_flight) == depth or (in_flight and not batch):
+            oldest = in_flight.popleft()
+            fail = [oldest.rows[-1].request_id] if rng.random() < 0.01 else []
+            clients.take(scheduler.commit(oldest, executor.run(oldest, fail), 0.0))
+        else:
+            assert in_flight or not scheduler.busy, "requests, and nothing to do"
+        scheduler.check()
+    assert len(clients.ends) == len(clients.requests)
+    assert scheduler.stats().blocks_free == scheduler.stats().blocks_total
