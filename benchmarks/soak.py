@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import httpx
 import psutil
 
-WORDS = "tell me a long story about the sea and a lighthouse with many names in a ledger".split()
+WORDS = ["tell", "me", "a", "long", "story", "about", "the", "sea", "and", "ledger", "names"]
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ RULES: dict[str, Rule] = {
         _on_cpu(_memory_gib), "this machine's memory, or the container's limit if that is less"
     ),
     "hardware.threads": Rule(
-        _on_cpu(machine.usable_cores),
+        _on_cpu(lambda: machine.usable_cores()),
         "the cores this process may use, or the container's CPU quota if that is less",
     ),
 }

@@ -153,7 +153,7 @@ def nearest_key(key: str) -> str | None:
     """The schema key that a wrong dotted key probably meant.
 
     A misspelt last part among its true siblings comes first, then the same last part elsewhere,
-    then whatever is nearest as a whole.
+    then, if there is no such group either, whatever is nearest as a whole.
     """
     keys = all_keys()
     parent, _, name = key.rpartition(".")
@@ -163,7 +163,7 @@ def nearest_key(key: str) -> str | None:
     same = [k for k in keys if k.rpartition(".")[2] == name]
     if same:
         return nearest(key, same, cutoff=0.0)
-    return nearest(key, [k for k in keys if not key.startswith(k + ".")])
+    return None if by_name else nearest(key, keys)
 
 
 def kinds_with(key: str) -> list[str]:

@@ -44,25 +44,21 @@ def worst_batch(
     num_blocks: int,
     block_size: int,
 ) -> Batch:
-    """As many rows and tokens as a step may have, each row at the end of the longest context.
+    """As many rows and tokens as a step may have, looking back on as much as the cache holds.
 
-    A row owns the blocks it writes to and looks back on whichever there are; a small cache makes
-    for fewer rows. Request ids are negative, never those of a client.
+    The first row is as long as a request can be, with the longest prompt chunk at its end; the
+    others share the blocks left. A small cache makes for fewer rows. Request ids are negative,
+    never those of a client.
     """
-    usable = num_blocks - 1
-    length = min(max_model_len, usable * block_size)
-    depth = ceil_div(length, block_size)
-    seats = min(max_num_seqs, usable)
     free = list(range(1, num_blocks))
+    seats = min(max_num_seqs, len(free))
     tokens_left = max_num_batched_tokens
-    rows = []
+    rows: list[Row] = []
     for others in range(seats - 1, -1, -1):
-        first_block = max(0, depth - (len(free) - others))
-        tokens = min(tokens_left - others, length - first_block * block_size)
-        start = length - tokens
-        shared = start // block_size
-        own = [free.pop() for _ in range(depth - shared)]
-        table = [*range(1, shared + 1), *own]
-        rows.append(Row(-1 - others, start, [0] * tokens, table, samples=True))
+        share = len(free) // (others + 1) if rows else len(free) - others
+        length = min(max_model_len, share * block_size)
+        own = [free.pop() for _ in range(ceil_div(length, block_size))]
+        tokens = min(tokens_left - others, length)
+        rows.append(Row(-1 - others, length - tokens, [0] * tokens, own, samples=True))
         tokens_left -= tokens
     return Batch(0, rows)

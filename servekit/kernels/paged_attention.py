@@ -5,6 +5,7 @@ shared by all layers: which slots are gathered, which are masked, which rows go 
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -70,37 +71,21 @@ def plan_attention(
     Each token sees positions up to its own, with a window the last `window` of those. `key_cache`
     is that of any layer, `dtype` that of the queries.
     """
-    starts = [0]
-    for query_len in query_lens:
-        starts.append(starts[-1] + query_len)
+    block_size = key_cache.shape[1]
+    ends = list(accumulate(query_lens))
     single = [row for row, query_len in enumerate(query_lens) if query_len == 1]
     visible = [seq_len if window is None else min(seq_len, window) for seq_len in seq_lens]
     decodes = []
     for rows in _alike(single, visible):
-        real, context = _decode_context(rows, seq_lens, visible, block_tables, key_cache.shape[1])
-        tokens = torch.tensor([starts[row] for row in rows], device=slots.device)
-        everything = len(rows) == starts[-1]
-        decodes.append(
-            DecodeGroup(
-                tokens=None if everything else tokens,
-                slots=context,
-                mask=None if real is None else _additive(real, dtype),
-            )
-        )
+        real, read = _decode_context(rows, seq_lens, visible, block_tables, block_size)
+        tokens = torch.tensor([ends[row] - 1 for row in rows], device=slots.device)
+        everything = len(rows) == ends[-1]
+        decodes.append(DecodeGroup(None if everything else tokens, read, _additive(real, dtype)))
     prefills = []
-    for row, query_len in enumerate(query_lens):
-        if query_len > 1:
-            seen, context = _prefill_context(
-                query_len, seq_lens[row], block_tables[row], key_cache.shape[1], window
-            )
-            prefills.append(
-                PrefillRow(
-                    start=starts[row],
-                    end=starts[row + 1],
-                    slots=context,
-                    mask=None if seen is None else _additive(seen, dtype),
-                )
-            )
+    for row, (length, seq_len, end) in enumerate(zip(query_lens, seq_lens, ends, strict=True)):
+        if length > 1:
+            seen, past = _prefill_context(length, seq_len, block_tables[row], block_size, window)
+            prefills.append(PrefillRow(end - length, end, past, _additive(seen, dtype)))
     gathers = [group.slots.numel() for group in decodes]
     gathers += [row.slots.numel() for row in prefills if row.slots is not None]
     workspace = key_cache.new_empty((2, max(gathers, default=0), *key_cache.shape[2:]))
@@ -160,7 +145,9 @@ def _prefill_context(
     return seen, table[key // block_size] * block_size + key % block_size
 
 
-def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _additive(seen: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if seen is None:
+        return None
     zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return zeros.masked_fill_(~seen, float("-inf"))
 
@@ -235,11 +222,12 @@ def _attend(
         ones = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
         mask = _additive(ones.tril(), torch.float32)
     grouped = query.view(len(query), key.shape[1], -1, *query.shape[2:])  # heads by KV head
-    scores = (grouped @ key[:, :, None].transpose(-1, -2)).float() * scale
+    scores = (grouped @ key[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
     scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
         scores = scores + mask
-    return (scores.softmax(dim=-1).to(value.dtype) @ value[:, :, None]).flatten(1, 2)
+    weights = scores.softmax(dim=-1).to(value.dtype).view(*grouped.shape[:-1], -1)
+    return (weights @ value[:, :, None]).flatten(1, 2)
 
 
 def paged_attention(

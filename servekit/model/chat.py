@@ -6,6 +6,7 @@ and a transparent `{% generation %}` block.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from servekit.errors import ConfigError, TemplateError
+from servekit.errors import ConfigError, RequestError, TemplateError
 
 Message = Mapping[str, Any]
 
@@ -90,8 +91,10 @@ class ChatTemplate:
                 "set model.chat_template to one that is",
                 param="model.chat_template",
             ) from error
-        self.reads_text = self._shows(_PROBE)
-        self.reads_parts = self._shows([{"type": "text", "text": _PROBE}])
+        parts = self._probe([{"type": "text", "text": _PROBE}])
+        self.reads_text = _PROBE in self._probe(_PROBE)
+        # A template that knows only text may also print the list as it is, brackets and all.
+        self.reads_parts = _PROBE in parts and re.search(r"[\"']type[\"']", parts) is None
 
     def render(
         self,
@@ -103,7 +106,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt; `variables` are what else the template reads (`enable_thinking`, ...).
 
-        Raises TemplateError with the template's own words if it refuses the messages.
+        Raises TemplateError with the template's own words if it refuses the messages, RequestError
+        for content that is not text.
         """
         plain = [self._message(index, message) for index, message in enumerate(messages)]
         try:
@@ -137,22 +141,20 @@ class ChatTemplate:
             plain["content"] = parts if self.reads_parts else "".join(texts)
         return plain
 
-    def _shows(self, content: Any) -> bool:
-        """Whether the text of such content comes out, and nothing of how it is packed."""
-        messages = [{"role": "user", "content": content}]
+    def _probe(self, content: Any) -> str:
+        """What a conversation of one turn with such content looks like; "" if it is refused."""
         variables = {"tools": None, "documents": None, "add_generation_prompt": True}
         try:
-            shown = self._render(messages, variables)
+            return self._render([{"role": "user", "content": content}], variables)
         except Exception:  # see render
-            return False
-        return _PROBE in shown and repr(content) not in shown.replace('"', "'")
+            return ""
 
 
 def _text(index: int, part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) else None
     if not isinstance(text, str) or part.get("type") != "text":
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        raise TemplateError(
+        raise RequestError(
             f"messages[{index}].content has a part of type {kind!r}; this model reads text, so "
             'every part must be {"type": "text", "text": "..."}',
             param="messages",

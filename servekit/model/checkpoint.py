@@ -69,11 +69,12 @@ class Checkpoint:
 
 
 def chunks(stored: Stored) -> Iterator[tuple[int, torch.Tensor]]:
-    """First row and decoded rows [rows, width], in order; one row if the tensor is a vector.
+    """First row and decoded rows [rows, width], in order; a vector is one row, or one column if its
+    rows are interleaved.
 
     Raises WeightsError where the file ends too soon.
     """
-    height = stored.size[0] if len(stored.size) > 1 else 1
+    height = stored.size[0] if len(stored.size) > 1 or stored.interleaved else 1
     width = math.prod(stored.size) // height
     values, size = BLOCKS[stored.kind]
     row_bytes = width // values * size

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from servekit.config.schema import Shape
 from servekit.errors import WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, chunks
-from servekit.model.gguf_metadata import read_directory
+from servekit.model.gguf_metadata import GgufTensor, read_directory
 from servekit.model.rope import inverse_frequencies
 
 TOP_NAMES = {
@@ -39,6 +39,7 @@ POST_NORM_NAMES = LAYER_NAMES | {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 ROPE_FACTORS = "rope_freqs.weight"
+KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 _PLAIN = {
     "activation": "silu",
@@ -99,32 +100,33 @@ def read_gguf(path: Path, shape: Shape) -> Checkpoint:
         raise WeightsError(
             f"{path} is one of {metadata['split.count']} parts; merge them into one file first"
         )
-    kinds = {kind.value: kind.name for kind in GGMLQuantizationType}
-    tensors = []
-    for tensor in directory.tensors:
-        canonical = _canonical(tensor.name, POST_NORM_NAMES if shape.post_norms else LAYER_NAMES)
-        rotated = re.search(r"\.[qk]_proj\.(weight|bias)$", canonical) is not None
-        tensors.append(
-            Stored(
-                name=tensor.name,
-                canonical=canonical,
-                size=tensor.size,
-                kind=kinds.get(tensor.kind, str(tensor.kind)),
-                file=path,
-                offset=tensor.offset,
-                interleaved=shape.head_dim if architecture == "llama" and rotated else None,
-            )
-        )
+    tensors = [_stored(tensor, path, shape, architecture) for tensor in directory.tensors]
     _check_kinds(path, tensors)
     _check_end(path, tensors)
-    facts = _facts(architecture, metadata)
-    rest = []
     for stored in tensors:
         if stored.name == ROPE_FACTORS:
             _check_rope_factors(stored, shape)
-        else:
-            rest.append(stored)
-    return Checkpoint(path, rest, facts, _names(shape), unit_offset_added=True)
+    return Checkpoint(
+        path=path,
+        tensors=[stored for stored in tensors if stored.name != ROPE_FACTORS],
+        facts=_facts(architecture, metadata),
+        names=_names(shape),
+        unit_offset_added=True,
+    )
+
+
+def _stored(tensor: GgufTensor, path: Path, shape: Shape, architecture: str) -> Stored:
+    canonical = _canonical(tensor.name, POST_NORM_NAMES if shape.post_norms else LAYER_NAMES)
+    rotated = re.search(r"\.[qk]_proj\.(weight|bias)$", canonical) is not None
+    return Stored(
+        name=tensor.name,
+        canonical=canonical,
+        size=tensor.size,
+        kind=KINDS.get(tensor.kind, f"type {tensor.kind}"),
+        file=path,
+        offset=tensor.offset,
+        interleaved=shape.head_dim if architecture == "llama" and rotated else None,
+    )
 
 
 def _canonical(name: str, layer_names: Mapping[str, str]) -> str:

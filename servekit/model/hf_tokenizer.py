@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from servekit.errors import WeightsError
-from servekit.model.tokenizer_parts import TokenizerParts, end_of_turn_ids, wrap_sequence
+from servekit.model.tokenizer_parts import TokenizerParts, end_of_turn_ids
 
 _NAMES = (
     "bos_token",
@@ -23,6 +23,9 @@ _NAMES = (
 
 def read_hf_tokenizer(folder: Path) -> TokenizerParts:
     """From tokenizer.json and, where they exist, the files that go with it.
+
+    What goes around a text is what tokenizer.json says; `add_bos_token` in tokenizer_config.json is
+    for slow tokenizers, and transformers ignores it here too.
 
     Raises WeightsError for a folder without tokenizer.json, or with a file that is not JSON.
     """
@@ -44,12 +47,6 @@ def read_hf_tokenizer(folder: Path) -> TokenizerParts:
     _add_missing(backend, config.get("added_tokens_decoder") or {})
     names = {name: text for name in _NAMES if (text := _content(config.get(name)))}
     bos, eos = names.get("bos_token"), names.get("eos_token")
-    if backend.post_processor is None or {"add_bos_token", "add_eos_token"} & config.keys():
-        wrap_sequence(
-            backend,
-            bos if config.get("add_bos_token") else None,
-            eos if config.get("add_eos_token") else None,
-        )
     return TokenizerParts(
         backend=backend,
         bos_id=backend.token_to_id(bos) if bos else None,

@@ -108,7 +108,8 @@ class Attention(nn.Module):
         attended = paged_attention(
             query, key, value, keys, values, step.plan, scale=self.scale, softcap=self.softcap
         )
-        return self.out(attended)
+        projected: torch.Tensor = self.out(attended)
+        return projected
 
     def places(self) -> Place:
         kv_width = self.kv_heads * self.head_dim
@@ -132,7 +133,8 @@ class Mlp(nn.Module):
         self.down = Projection(width, shape.hidden_size, bias=bias, dtype=dtype, device=device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(gated_activation(self.gate_up(x), self.activation))
+        mixed: torch.Tensor = self.down(gated_activation(self.gate_up(x), self.activation))
+        return mixed
 
     def places(self) -> Place:
         width = self.down.weight.shape[1]
@@ -162,7 +164,7 @@ class Layer(nn.Module):
         if self.after_attention is not None:
             attended = self.after_attention(attended)
         x = x + attended
-        mixed = self.mlp(self.before_mlp(x))
+        mixed: torch.Tensor = self.mlp(self.before_mlp(x))
         if self.after_mlp is not None:
             mixed = self.after_mlp(mixed)
         return x + mixed

@@ -11,7 +11,7 @@ from typing import Any
 from servekit.config.hf import read_config, read_shape
 from servekit.config.schema import Shape
 from servekit.errors import ConfigError, WeightsError
-from servekit.model.checkpoint import Checkpoint, Stored, facts_of
+from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, facts_of
 
 INDEX = "model.safetensors.index.json"
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
@@ -71,7 +71,7 @@ def _header(file: Path) -> list[Stored]:
             f"{file} is truncated: {size} bytes do not reach the end of {_some(cut)}; "
             "fetch it again"
         )
-    return [
+    stored = [
         Stored(
             name=name,
             canonical=_canonical(name),
@@ -82,6 +82,15 @@ def _header(file: Path) -> list[Stored]:
         )
         for name, entry in header.items()
     ]
+    for tensor, (begin, end) in zip(
+        stored, (e["data_offsets"] for e in header.values()), strict=True
+    ):
+        if tensor.kind in BLOCKS and tensor.num_bytes != end - begin:
+            raise WeightsError(
+                f"{file} has {end - begin} bytes for {tensor.name}, {list(tensor.size)} in "
+                f"{tensor.kind}; fetch it again"
+            )
+    return stored
 
 
 def _some(names: list[str]) -> str:

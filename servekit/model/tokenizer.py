@@ -71,9 +71,10 @@ class Tokenizer:
         """
         try:
             encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
-        except UnicodeEncodeError as error:
+        except TypeError as error:  # the library's word for a string that has no UTF-8
+            halves = [at for at, sign in enumerate(text) if "\ud800" <= sign <= "\udfff"]
             raise RequestError(
-                f"the text has half of a surrogate pair at character {error.start}; "
+                f"the text has half of a surrogate pair at character {halves[0]}; "
                 "send whole characters",
                 param="prompt",
             ) from error

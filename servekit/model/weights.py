@@ -62,8 +62,8 @@ def open_checkpoint(path: Path, shape: Shape) -> Checkpoint:
 def copy_into(place: torch.Tensor, stored: Stored) -> None:
     """Decode a tensor into the memory that holds it, converted to its dtype."""
     if len(stored.size) == 1:
-        [(_, row)] = chunks(stored)
-        place.copy_(row[0])  # a norm of heads has its one row for each
+        [(_, vector)] = chunks(stored)
+        place.copy_(vector.flatten())  # the norm of a head goes to every head
         return
     for first, rows in chunks(stored):
         place[first : first + rows.shape[0]].copy_(rows)

@@ -123,8 +123,7 @@ class Scheduler:
             if request.finish:
                 self._let_go(request)
             elif request.id in outcome.failed:
-                error = outcome.failed[request.id]
-                progress.append(self._finish(request, "error", error=error))
+                progress.append(self._finish(request, "error", error=outcome.failed[request.id]))
             elif row.samples:
                 progress.append(self._accept(request, row, outcome.tokens[request.id], now))
             else:
@@ -266,12 +265,12 @@ class Scheduler:
             return self._finish(request, "stop", tokens=new, stop_token=stop_token)
         if len(request.tokens) == request.limit:
             return self._finish(request, "length", tokens=new)
-        cached, preemptions = request.cached_tokens, request.preemptions
-        return Progress(request.id, new, None, None, None, cached, preemptions)
+        return Progress(
+            request.id, new, None, None, None, request.cached_tokens, request.preemptions
+        )
 
     def _seal(self, request: Request) -> None:
-        full = (request.sealed + 1) * self.block_size
-        if self.prefix_caching and request.committed >= full:
+        if self.prefix_caching and request.committed >= (request.sealed + 1) * self.block_size:
             seal(request, self.pool, self.block_size)
 
     def _finish(

@@ -64,7 +64,7 @@ async def version(service: Injected) -> Response[bytes]:
 async def plan(service: Injected) -> Response[bytes]:
     """What was planned beside what was measured after start-up."""
     info = service.engine.info
-    measured: dict[str, Any] = {} if info is None else msgspec.to_builtins(info)
+    measured: dict[str, Any] = {} if info is None else msgspec.structs.asdict(info)
     return json({"plan": service.plan, "measured": measured})
 
 

@@ -145,8 +145,11 @@ class Deployment:
                 await self.engine.stop()
 
     def on_signal(self, number: int) -> None:
-        """The second time, nothing is waited for; the engine process ends with this one."""
+        """The second time, nothing is waited for."""
         if self.stop_asked.is_set():
+            self.terminal.close()
+            if self.engine is not None and self.engine.process is not None:
+                self.engine.process.kill()
             os._exit(128 + number)
         self.stop_asked.set()
 

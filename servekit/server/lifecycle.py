@@ -93,9 +93,10 @@ class Lifecycle:
             )
         report = self.report()
         left = report.get("eta_s")
+        known = {key: report.get(key) for key in ("phase", "fraction", "elapsed_s", "eta_s")}
         raise NotReady(
             f"the model is loading: {self.sentence()}",
-            details={key: value for key, value in report.items() if isinstance(value, int | float)},
+            details={key: value for key, value in known.items() if value is not None},
             retry_after_s=min(MAX_RETRY_AFTER_S, math.ceil(left)) if left else 2.0,
         )
 

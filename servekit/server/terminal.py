@@ -59,7 +59,9 @@ class Bars:
             )
 
     def say(self, text: str, style: str = "") -> None:
-        self._progress.console.print(text, style=style, highlight=False, markup=False)
+        self._progress.console.print(
+            text, style=style, highlight=False, markup=False, soft_wrap=True
+        )
 
     def close(self) -> None:
         self._progress.stop()

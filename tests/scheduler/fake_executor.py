@@ -119,6 +119,13 @@ def request(id: int, prompt: int | list[int] = 3, max_tokens: int = 4, **more: o
     return Request(id=id, prompt=tokens, max_tokens=max_tokens, arrived=float(id), **more)  # type: ignore[arg-type]
 
 
+def planned(scheduler: Scheduler) -> tuple[Batch, list[tuple[int, int, int, bool]]]:
+    """The next batch; (request, start, number of tokens, samples) of each row."""
+    batch = scheduler.plan(0.0)
+    assert batch is not None
+    return batch, [(r.request_id, r.start, len(r.tokens), r.samples) for r in batch.rows]
+
+
 def step(scheduler: Scheduler, executor: FakeExecutor, fail: Iterable[int] = ()) -> list[Progress]:
     """Plan, run, commit, check; a scheduler that has nothing to do fails the test."""
     batch = scheduler.plan(0.0)

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -209,8 +210,6 @@ class Running:
 
 class QuietServer(uvicorn.Server):
     def capture_signals(self) -> Any:
-        from contextlib import nullcontext
-
         return nullcontext()
 
 

@@ -1,6 +1,5 @@
 """Greedy tokens are those of transformers on the same weights, whatever else the engine does."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,16 @@ class Subject:
         self.judged: set[tuple[int, tuple[int, ...]]] = set()
         self.ties = 0
 
-    def generate(self, *words: str, rounds: int = 1) -> tuple[LocalEngine, list[Generated]]:
+    def generate(self, *words: str, rounds: int = 1) -> list[Generated]:
         """All prompts through an engine in float32; the outputs of the last round."""
-        float32 = [f"+recipe={self.recipe}", "model.dtype=float32", "model.max_model_len=2048"]
-        engine = LocalEngine.load(load([*float32, *words]).config, self.path)
+        engine = self.engine(*words)
         for _ in range(rounds):
             outputs = engine.generate(self.prompts, [GREEDY] * len(self.prompts))
-        return engine, outputs
+        return outputs
+
+    def engine(self, *words: str) -> LocalEngine:
+        float32 = [f"+recipe={self.recipe}", "model.dtype=float32", "model.max_model_len=2048"]
+        return LocalEngine.load(load([*float32, *words]).config, self.path)
 
     def judge(self, outputs: list[Generated]) -> None:
         """Every token is the reference's best, or within a near tie of it; ties are printed."""
@@ -58,34 +60,34 @@ class Subject:
 
 
 @pytest.fixture(scope="module", params=["chat_smollm2", "chat_gemma3_270m"])
-def subject(request: Any) -> Iterator[Subject]:
-    yield Subject(request.param)
+def subject(request: Any) -> Subject:
+    return Subject(request.param)
 
 
 def test_one_at_a_time(subject: Subject) -> None:
-    _, outputs = subject.generate("scheduler.max_num_seqs=1", "kv.prefix_caching=false")
+    outputs = subject.generate("scheduler.max_num_seqs=1", "kv.prefix_caching=false")
     subject.judge(outputs)
 
 
 def test_sixteen_at_once(subject: Subject) -> None:
-    _, outputs = subject.generate("scheduler.max_num_seqs=16")
+    outputs = subject.generate("scheduler.max_num_seqs=16")
     subject.judge(outputs)
 
 
 def test_prompts_computed_in_chunks_of_thirty_two(subject: Subject) -> None:
-    _, outputs = subject.generate("scheduler.max_num_seqs=16", "scheduler.max_num_batched_tokens=32")
+    outputs = subject.generate("scheduler.max_num_seqs=16", "scheduler.max_num_batched_tokens=32")
     subject.judge(outputs)
 
 
 def test_prompts_found_in_the_prefix_cache(subject: Subject) -> None:
-    _, outputs = subject.generate("scheduler.max_num_seqs=16", rounds=2)
+    outputs = subject.generate("scheduler.max_num_seqs=16", rounds=2)
     long = [out for out, prompt in zip(outputs, subject.prompts, strict=True) if len(prompt) > 33]
     assert all(output.cached_tokens > 0 for output in long)
     subject.judge(outputs)
 
 
 def test_requests_preempted_and_computed_again(subject: Subject) -> None:
-    _, outputs = subject.generate(
+    outputs = subject.generate(
         "scheduler.max_num_seqs=16", "kv.capacity_tokens=2048", "kv.prefix_caching=false"
     )
     assert sum(output.preemptions for output in outputs) >= 3
@@ -95,11 +97,7 @@ def test_requests_preempted_and_computed_again(subject: Subject) -> None:
 def test_generate_itself_says_the_same(subject: Subject) -> None:
     """A handful through `generate`, to judge the judging by single forward passes."""
     few = subject.prompts[:4]
-    engine = LocalEngine.load(
-        load([f"+recipe={subject.recipe}", "model.dtype=float32", "model.max_model_len=2048"]).config,
-        subject.path,
-    )
-    outputs = engine.generate(few, [GREEDY] * len(few))
+    outputs = subject.engine().generate(few, [GREEDY] * len(few))
     for prompt, output in zip(few, outputs, strict=True):
         expected = subject.reference.generate(prompt, OUTPUT_TOKENS)
         same = next(

@@ -1,0 +1,173 @@
+"""Tiny random models of transformers, and the Shape that each is."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from servekit.config.schema import DefaultRope, LinearRope, Llama3Rope, Shape, YarnRope
+from tests.conftest import tiny_shape
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GEMMA: dict[str, Any] = {
+    "activation": "gelu_tanh",
+    "norm_unit_offset": True,
+    "post_norms": True,
+    "scale_embeddings": True,
+    "tie_word_embeddings": True,
+}
+
+
+def _default(theta: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def _llama(shape: dict[str, Any], **config: Any) -> tuple[Any, Any, dict[str, Any]]:
+    return LlamaForCausalLM, LlamaConfig(**{**SIZES, **config}), shape
+
+
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+}
+
+
+def family(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Model class, its configuration, and how the tiny shape must be changed."""
+    match name:
+        case "llama":
+            return _llama({})
+        case "llama-tied-biased":
+            biases = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
+            return _llama(
+                {"tie_word_embeddings": True, **biases},
+                tie_word_embeddings=True,
+                attention_bias=True,
+                mlp_bias=True,
+            )
+        case "llama-llama3-rope":
+            return _llama(
+                {"rope": Llama3Rope(kind="llama3", theta=1e4, **LLAMA3_ROPE)},
+                rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE},
+            )
+        case "llama-linear-rope":
+            return _llama(
+                {"rope": LinearRope(kind="linear", theta=1e4, factor=4.0)},
+                rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
+            )
+        case "llama-yarn-rope":
+            return _llama(
+                {"rope": YarnRope(kind="yarn", theta=1e4, attention_factor=None, **YARN_ROPE)},
+                rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, **YARN_ROPE},
+            )
+        case "qwen2":
+            config = Qwen2Config(**SIZES)
+            return Qwen2ForCausalLM, config, {"qkv_bias": True}
+        case "qwen3":
+            return Qwen3ForCausalLM, Qwen3Config(**SIZES), {"qk_norm": True}
+        case "mistral":
+            config = MistralConfig(**SIZES, sliding_window=6)
+            return MistralForCausalLM, config, {"sliding_window": 6}
+        case "gemma2":
+            config = Gemma2Config(
+                **SIZES,
+                sliding_window=6,
+                query_pre_attn_scalar=16,
+                attn_logit_softcapping=5.0,
+                final_logit_softcapping=3.0,
+                attn_implementation="eager",
+            )
+            capped = {"attention_logit_softcap": 5.0, "final_logit_softcap": 3.0}
+            windows = {"sliding_window": 6, "full_attention_layers": (1,)}
+            return (
+                Gemma2ForCausalLM,
+                config,
+                {**GEMMA, **capped, **windows, "attention_scale": 0.25},
+            )
+        case "gemma3":
+            config = Gemma3TextConfig(
+                **SIZES,
+                sliding_window=6,
+                query_pre_attn_scalar=16,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                rope_parameters={
+                    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                    "sliding_attention": _default(1e4),
+                },
+            )
+            changes = {
+                **GEMMA,
+                "qk_norm": True,
+                "attention_scale": 0.25,
+                "sliding_window": 6,
+                "full_attention_layers": (1,),
+                "rope": LinearRope(kind="linear", theta=1e6, factor=8.0),
+                "local_rope": DefaultRope(kind="default", theta=1e4),
+            }
+            return Gemma3ForCausalLM, config, changes
+    raise KeyError(name)
+
+
+FAMILIES = (
+    "llama",
+    "llama-tied-biased",
+    "llama-llama3-rope",
+    "llama-linear-rope",
+    "llama-yarn-rope",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma2",
+    "gemma3",
+)
+
+
+def save(name: str, folder: Path, **options: Any) -> tuple[Any, Shape]:
+    """Saves a random model of the family; returns it with its Shape."""
+    torch.manual_seed(0)
+    model_class, config, changes = family(name)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms begin as ones, biases as zeros: tell them apart
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+    model.save_pretrained(folder, **options)
+    if name == "gemma2":
+        (folder / "config.json").unlink()  # a family whose configuration file is not read
+    return model, tiny_shape(**changes)
