@@ -65,18 +65,20 @@ def plan_attention(
     key_cache: torch.Tensor,
     window: int | None,
     dtype: torch.dtype,
+    gather_tokens: int,
 ) -> AttentionPlan:
     """The plan of R rows of T tokens in all: `block_tables` [R, max_blocks], `slots` [T].
 
     Each token sees positions up to its own, with a window the last `window` of those. `key_cache`
-    is that of any layer, `dtype` that of the queries.
+    is that of any layer, `dtype` that of the queries. Decode rows are gathered together up to
+    `gather_tokens` tokens of context, so that memory does not grow with their number.
     """
     block_size = key_cache.shape[1]
     ends = list(accumulate(query_lens))
     single = [row for row, query_len in enumerate(query_lens) if query_len == 1]
     visible = [seq_len if window is None else min(seq_len, window) for seq_len in seq_lens]
     decodes = []
-    for rows in _alike(single, visible):
+    for rows in _alike(single, visible, gather_tokens):
         real, read = _decode_context(rows, seq_lens, visible, block_tables, block_size)
         tokens = torch.tensor([ends[row] - 1 for row in rows], device=slots.device)
         everything = len(rows) == ends[-1]
@@ -92,15 +94,16 @@ def plan_attention(
     return AttentionPlan(slots, decodes, prefills, workspace)
 
 
-def _alike(rows: list[int], visible: list[int]) -> list[list[int]]:
+def _alike(rows: list[int], visible: list[int], gather_tokens: int) -> list[list[int]]:
     """Groups of rows of like context, each in ascending order."""
     groups: list[list[int]] = []
-    padding = 0
+    longest = padding = 0
     for row in sorted(rows, key=lambda row: -visible[row]):
-        padding += visible[groups[-1][0]] - visible[row] if groups else 0
-        if not groups or padding > PADDING_PER_GROUP:
+        padding += longest - visible[row]
+        full = bool(groups) and (len(groups[-1]) + 1) * longest > gather_tokens
+        if not groups or full or padding > PADDING_PER_GROUP:
             groups.append([])
-            padding = 0
+            longest, padding = visible[row], 0
         groups[-1].append(row)
     return [sorted(group) for group in groups]
 

@@ -11,6 +11,7 @@ from servekit.model.cache import DTYPES, KvCache
 from servekit.model.inputs import StepInputs
 from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
 from servekit.model.rope import inverse_frequencies
+from servekit.spec.memory import GATHER_TOKENS
 
 
 class Decoder(nn.Module):
@@ -63,6 +64,7 @@ class Decoder(nn.Module):
             key_cache=cache.layer(0)[0],
             window=window,
             dtype=self.dtype,
+            gather_tokens=GATHER_TOKENS,
         )
         inv_freq, scale = self.frequencies[window]
         return LayerStep(plan, *rope_tables(inputs.positions, inv_freq, scale, self.dtype))

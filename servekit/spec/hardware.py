@@ -1,6 +1,7 @@
 """Which accelerators this machine has, asked of the drivers' own tools; no torch."""
 
 import json
+import re
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,8 @@ def matches(wanted: HardwareConfig, found: Sequence[Device]) -> list[Device]:
 
 
 def is_a(device: Device, wanted: HardwareConfig) -> bool:
-    names = [name.casefold() for name in wanted.device_names]
-    named = not names or any(name in device.name.casefold() for name in names)
+    names = "|".join(re.escape(name) for name in wanted.device_names)
+    # whole words: an L40S is not an L4
+    named = re.search(rf"(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])", device.name, re.IGNORECASE)
     enough = device.memory_gib is None or device.memory_gib >= wanted.memory_gib * MEMORY_TOLERANCE
-    return device.kind == wanted.kind and named and enough
+    return device.kind == wanted.kind and (named is not None or not names) and enough

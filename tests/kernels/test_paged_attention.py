@@ -75,6 +75,7 @@ def run(
         key_cache=cache.keys,
         window=window,
         dtype=dtype,
+        gather_tokens=64,
     )
     out = paged_attention(
         query.to(dtype),
@@ -125,8 +126,25 @@ def test_rows_of_like_length_share_a_group_and_others_do_not():
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
+        gather_tokens=65536,
     )
     assert [group.tokens.tolist() for group in plan.decodes] == [[0, 1], [2, 3]]
+
+
+def test_a_group_gathers_no_more_tokens_than_allowed():
+    lengths = [20, 20, 20]
+    cache = Cache(lengths)
+    plan = plan_attention(
+        [1, 1, 1],
+        lengths,
+        cache.tables,
+        torch.zeros(3, dtype=torch.int64),
+        key_cache=cache.keys,
+        window=None,
+        dtype=torch.float32,
+        gather_tokens=45,
+    )
+    assert [group.slots.numel() for group in plan.decodes] == [40, 20]
 
 
 def test_a_window_gathers_no_more_than_the_window():
@@ -139,6 +157,7 @@ def test_a_window_gathers_no_more_than_the_window():
         key_cache=cache.keys,
         window=4,
         dtype=torch.float32,
+        gather_tokens=65536,
     )
     assert plan.decodes[0].slots.tolist() == cache.slots(0, 46, 50).tolist()
 
@@ -158,6 +177,7 @@ def test_keys_and_values_are_converted_to_the_dtype_of_the_cache():
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
+        gather_tokens=64,
     )
     query = torch.randn(1, HEADS, HEAD_DIM)
     out = paged_attention(query, key, value, cache.keys, cache.values, plan, scale=1.0)

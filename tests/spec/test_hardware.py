@@ -88,3 +88,13 @@ def test_a_smaller_board_of_the_same_name_does_not_match() -> None:
 
 def test_a_few_tenths_of_a_gib_less_still_match() -> None:
     assert matches(wanted(), [Device("cuda", "NVIDIA H100 PCIe", 78.9)])
+
+
+def test_a_name_is_matched_by_whole_words() -> None:
+    l40s = Device(kind="cuda", name="NVIDIA L40S", memory_gib=44.5)
+    assert matches(wanted(device_names=("L4",), memory_gib=22.0), [l40s]) == []
+    assert matches(wanted(device_names=("L40S",), memory_gib=44.4), [l40s]) == [l40s]
+
+
+def test_hardware_without_names_takes_any_device_of_its_kind() -> None:
+    assert matches(wanted(device_names=()), [H100]) == [H100]
