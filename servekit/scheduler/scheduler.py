@@ -91,9 +91,9 @@ class Scheduler:
 
     def expire(self, now: float) -> list[Progress]:
         """End with an error those held past their deadline."""
-        late = [request for deadline, request in self.waiting.deadlines() if deadline <= now]
         why = "what the request was held for did not come before its deadline"
-        return [self._finish(request, "error", error=why) for request in late]
+        late = self.waiting.deadlines()
+        return [self._finish(r, "error", error=why) for deadline, r in late if deadline <= now]
 
     def plan(self, now: float) -> Batch | None:
         """The next step; None when there is nothing to compute, or nothing until a commit.
@@ -149,9 +149,9 @@ class Scheduler:
 
     def check(self) -> None:
         """Everything that is always true between two calls; for tests."""
-        self.waiting.check()
-        waiting = [*self.waiting.line, *self.waiting.held.values()]
-        everyone = [*waiting, *self.running, *self.leaving.values()]
+        waiting = self.waiting
+        waiting.check()
+        everyone = [*waiting.line, *waiting.held.values(), *self.running, *self.leaving.values()]
         assert {r.id: r for r in everyone} == self.requests, "a request is lost"
         assert len(everyone) == len(self.requests), "a request is in two places"
         self.pool.check(r.blocks for r in everyone)
@@ -265,9 +265,8 @@ class Scheduler:
             return self._finish(request, "stop", tokens=new, stop_token=stop_token)
         if len(request.tokens) == request.limit:
             return self._finish(request, "length", tokens=new)
-        return Progress(
-            request.id, new, None, None, None, request.cached_tokens, request.preemptions
-        )
+        cached, preemptions = request.cached_tokens, request.preemptions
+        return Progress(request.id, new, None, None, None, cached, preemptions)
 
     def _seal(self, request: Request) -> None:
         if self.prefix_caching and request.committed >= (request.sealed + 1) * self.block_size:
@@ -297,5 +296,4 @@ class Scheduler:
         if not request.in_flight:
             self.pool.give_back(request.blocks)
             request.blocks = []
-            del self.leaving[request.id]
-            del self.requests[request.id]
+            del self.leaving[request.id], self.requests[request.id]

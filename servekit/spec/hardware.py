@@ -1,8 +1,8 @@
 """Which accelerators this machine has, asked of the drivers' own tools; no torch."""
 
 import json
-import re
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
