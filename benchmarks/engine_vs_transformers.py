@@ -10,11 +10,14 @@ Only tokens that were asked for count. Prints output tokens/s and the ratios, me
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # as in the engine process; it helps all ways
 
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig

@@ -1,9 +1,13 @@
 """One tiny model and one configuration for every test."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# before torch: what the engine process is given, for engines inside the test process
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 from servekit.config.schema import Config, DefaultRope, Shape
 
@@ -93,6 +97,14 @@ def shape() -> Shape:
 @pytest.fixture
 def config() -> Config:
     return tiny_config()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole-truth",
+        action="store_true",
+        help="compare every prompt with transformers in every way, also where a sample would do",
+    )
 
 
 def fetched(recipe: str) -> Path:

@@ -247,14 +247,15 @@ class EngineClient:
 def _environment(config: Config) -> dict[str, str]:
     """What must be set before torch is imported; what the user has set stays.
 
-    By default OpenMP threads that wait for each other spin. On processors that the server, or
-    anything else, wants too, they spin away what the thread they wait for would need: a step of
-    many small products took ten times as long as with threads that sleep.
+    OpenMP threads that wait for each other spin, by default for about a millisecond. On processors
+    that the server, or anything else, wants too, they spin away what the thread they wait for would
+    need. Some microseconds are as good on an idle machine and far better on a busy one; sleeping at
+    once costs more than the waiting (benchmarks/results/openmp_spin.md).
     """
     ours: dict[str, str] = {}
     if config.hardware.threads is not None:
         ours["OMP_NUM_THREADS"] = str(config.hardware.threads)
-        ours["OMP_WAIT_POLICY"] = "PASSIVE"
+        ours["GOMP_SPINCOUNT"] = "5000"
     return {**ours, **os.environ}
 
 
