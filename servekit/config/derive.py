@@ -83,6 +83,10 @@ def _memory_gib() -> float:
     return machine.memory_bytes() * 100 // GIB / 100
 
 
+def _memory_fraction(tree: Tree) -> float:
+    return 0.2 if _read(tree, "hardware.kind") == "cpu" else 0.9
+
+
 RULES: dict[str, Rule] = {
     "model.shape": Rule(_shape, "read from {value}", reads="model.config"),
     "model.source": Rule(
@@ -98,6 +102,12 @@ RULES: dict[str, Rule] = {
         reads="model.shape.max_position_embeddings",
     ),
     "kv.dtype": Rule(_copy("model.dtype"), "the same as model.dtype={value}", reads="model.dtype"),
+    "kv.memory_fraction": Rule(
+        _memory_fraction,
+        "0.9 on a GPU, which serves alone; 0.2 on a CPU, whose memory is others' too; "
+        "hardware.kind={value}",
+        reads="hardware.kind",
+    ),
     "hardware.memory_gib": Rule(
         _on_cpu(_memory_gib), "this machine's memory, or the container's limit if that is less"
     ),
@@ -136,7 +146,7 @@ def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
     for key, value in leaves(layered.tree):
         if value == AUTO and key not in RULES:
             open_keys.add(key)
-            message = f"auto is not possible here; it is at {', '.join(RULES)}"
+            message = f"auto is not allowed here; it is at {', '.join(RULES)}"
             problems.append(_problem(key, message, layered.origins[key]))
     return list(dict.fromkeys(problems)), open_keys
 

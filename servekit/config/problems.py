@@ -67,14 +67,14 @@ def of_validation(
         elif item["type"] == "value_error":
             yield _broken_rule(key, str(item["ctx"]["error"]), tree, origins)
         elif item["type"] == "missing":
-            yield Problem("value", key, f"nothing sets it; needed is {allowed(key, tree)}")
+            yield Problem("value", key, f"nothing sets it; it must be {allowed(key, tree)}")
         else:
             key = _known_part(key, tree)
             value = select(tree, tuple(key.split(".")))
             yield Problem(
                 "value",
                 key,
-                f"{shown(value)} is not possible; needed is {allowed(key, tree)}{_hint(value)}",
+                f"{shown(value)} is not allowed; it must be {allowed(key, tree)}{_hint(value)}",
                 *_places([key], origins),
             )
 

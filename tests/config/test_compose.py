@@ -98,7 +98,7 @@ def test_two_sizes_in_one_recipe_contradict_each_other(mine: Path) -> None:
 
 def test_a_null_word_gives_the_size_back_to_the_layer_below() -> None:
     kv = load(["+recipe=chat_smollm2", "kv.memory_gib=null"]).config.kv
-    assert (kv.memory_gib, kv.memory_fraction) == (None, 0.9)
+    assert (kv.memory_gib, kv.memory_fraction) == (None, 0.2)
 
 
 def test_a_recipe_of_the_user_may_build_on_one_of_ours(mine: Path) -> None:
