@@ -47,9 +47,7 @@ def assemble(
     cache = _allocate(config, layout)
     runner = Runner(decoder, cache, device=device_of(config))
     started = time.monotonic()
-    report(Loading("warmup", 0, 1))
-    warm_up(runner, config)
-    report(Loading("warmup", 1, 1))
+    warm_up(runner, config, lambda done, total: report(Loading("warmup", done, total)))
     scheduler = Scheduler(
         config.scheduler,
         num_blocks=layout.num_blocks,

@@ -15,15 +15,23 @@ PADDING_PER_GROUP = 256
 about as much."""
 
 
+STEP = 16
+"""Queries and contexts are padded to multiples of this: a CPU's attention compiles small matrix
+products for the sizes it meets, and keeps them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
     """B rows of one token and like context, at most L, attended to in one call."""
 
     tokens: torch.Tensor | None
-    """[B] their places among the step's T tokens; None: all of them, in order."""
+    """[B] their places among the step's T tokens; None: the first B."""
 
     slots: torch.Tensor
     """[B * L] slots of their context, 0 where a row is shorter."""
+
+    context: int
+    """L"""
 
     mask: torch.Tensor | None
     """[B, 1, 1, L] added to scores, 0 or -inf; None: all contexts are L long."""
@@ -31,16 +39,21 @@ class DecodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRow:
-    """A row of several tokens, those at `start:end` of the step's T, and its context of L."""
+    """A row of several tokens, those at `start:end` of the step's T, and its context of L.
+
+    Q is `end - start` and the padding: queries whose results nobody reads.
+    """
 
     start: int
     end: int
+    padding: int
 
     slots: torch.Tensor | None
-    """[L] slots of its context; None: the row is all of it, and nothing is gathered."""
+    """[L] slots of its context, padded with 0; None: the row is all of it, nothing is gathered, and
+    keys are padded like queries."""
 
     mask: torch.Tensor | None
-    """[end - start, L] added to scores, 0 or -inf; None: causal."""
+    """[Q, L] added to scores, 0 or -inf; None: causal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +94,18 @@ def plan_attention(
     for rows in _alike(single, visible, gather_tokens):
         real, read = _decode_context(rows, seq_lens, visible, block_tables, block_size)
         tokens = torch.tensor([ends[row] - 1 for row in rows], device=slots.device)
-        everything = len(rows) == ends[-1]
-        decodes.append(DecodeGroup(None if everything else tokens, read, _additive(real, dtype)))
+        chosen = None if len(rows) == ends[-1] else tokens
+        context = read.numel() // len(rows)
+        decodes.append(DecodeGroup(chosen, read, context, _additive(real, dtype)))
     prefills = []
     for row, (length, seq_len, end) in enumerate(zip(query_lens, seq_lens, ends, strict=True)):
         if length > 1:
-            seen, past = _prefill_context(length, seq_len, block_tables[row], block_size, window)
-            prefills.append(PrefillRow(end - length, end, past, _additive(seen, dtype)))
+            padding = -length % STEP
+            seen, past = _prefill_context(
+                length, padding, seq_len, block_tables[row], block_size, window
+            )
+            mask = _additive(seen, dtype)
+            prefills.append(PrefillRow(end - length, end, padding, past, mask))
     gathers = [group.slots.numel() for group in decodes]
     gathers += [row.slots.numel() for row in prefills if row.slots is not None]
     workspace = key_cache.new_empty((2, max(gathers, default=0), *key_cache.shape[2:]))
@@ -103,7 +121,7 @@ def _alike(rows: list[int], visible: list[int], gather_tokens: int) -> list[list
         full = bool(groups) and (len(groups[-1]) + 1) * longest > gather_tokens
         if not groups or full or padding > PADDING_PER_GROUP:
             groups.append([])
-            longest, padding = visible[row], 0
+            longest, padding = visible[row] + -visible[row] % STEP, 0
         groups[-1].append(row)
     return [sorted(group) for group in groups]
 
@@ -120,6 +138,7 @@ def _decode_context(
     lengths = torch.tensor([visible[row] for row in rows], device=device)[:, None]
     ends = torch.tensor([seq_lens[row] for row in rows], device=device)[:, None]
     longest = max(visible[row] for row in rows)
+    longest += -longest % STEP
     place = torch.arange(longest, device=device)
     real = place < lengths
     position = (ends - lengths + place).where(real, 0)
@@ -130,22 +149,29 @@ def _decode_context(
 
 
 def _prefill_context(
-    query_len: int, seq_len: int, table: torch.Tensor, block_size: int, window: int | None
+    query_len: int,
+    padding: int,
+    seq_len: int,
+    table: torch.Tensor,
+    block_size: int,
+    window: int | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What each token sees, [query_len, L] or None for causal, and slots, [L] or None for none."""
+    """What each query sees, [Q, L] or None for causal, and slots, [L] or None for none."""
     first = seq_len - query_len
     if first == 0 and (window is None or query_len <= window):
         return None, None
-    query = torch.arange(first, seq_len, device=table.device)[:, None]
-    key = torch.arange(
-        0 if window is None else max(0, first - window + 1), seq_len, device=table.device
-    )
-    seen = key <= query
+    oldest = 0 if first == 0 or window is None else max(0, first - window + 1)
+    context = seq_len - oldest
+    query = torch.arange(first, seq_len + padding, device=table.device)[:, None]
+    key = torch.arange(oldest, seq_len + -context % STEP, device=table.device)
+    seen = (key <= query) & (key < seq_len)
     if window is not None:
         seen &= key > query - window
     if first == 0:
         return seen, None
-    return seen, table[key // block_size] * block_size + key % block_size
+    real = key.where(key < seq_len, 0)
+    slots = table[real // block_size] * block_size + real % block_size
+    return seen, slots.where(key < seq_len, 0)
 
 
 def _additive(seen: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -169,27 +195,33 @@ def paged_attention_reference(
     """The meaning of `paged_attention`, and its CPU path."""
     caches = (key_cache.flatten(0, 1), value_cache.flatten(0, 1))  # [slots, kv_heads, head_dim]
     for cache, new in zip(caches, (key, value), strict=True):
-        cache.index_copy_(0, plan.slots, new.to(cache.dtype))
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        cache.index_copy_(0, plan.slots, new[: len(plan.slots)].to(cache.dtype))
+    out = query.new_zeros(query.shape)
     for group in plan.decodes:
-        chosen = query if group.tokens is None else query[group.tokens]
-        rows = chosen.shape[0]
+        rows = len(group.slots) // group.context
+        chosen = query[:rows] if group.tokens is None else query[group.tokens]
         keys, values = _gather(caches, group.slots, plan.workspace, rows, query.dtype)
         grouped = chosen.view(rows, key.shape[1], -1, query.shape[2])  # heads of a KV head: queries
         result = _attend(grouped, keys, values, group.mask, scale, softcap).reshape(chosen.shape)
-        if group.tokens is None:
+        if rows == len(query):
             return result.flatten(1)
-        out[group.tokens] = result
+        out[slice(rows) if group.tokens is None else group.tokens] = result
     for row in plan.prefills:
         here = slice(row.start, row.end)
+        queries = _rows_of(query, row)
         if row.slots is None:
-            keys, values = (part[here].transpose(0, 1)[None] for part in (key, value))
+            keys, values = _rows_of(key, row), _rows_of(value, row)
         else:
             keys, values = _gather(caches, row.slots, plan.workspace, 1, query.dtype)
-        queries = query[here].transpose(0, 1)[None]
         result = _attend(queries, keys, values, row.mask, scale, softcap, causal=row.mask is None)
-        out[here] = result[0].transpose(0, 1)
+        out[here] = result[0, :, : row.end - row.start].transpose(0, 1)
     return out.flatten(1)
+
+
+def _rows_of(part: torch.Tensor, row: PrefillRow) -> torch.Tensor:
+    """[1, heads, Q, head_dim] of a row's tokens of [T, heads, head_dim], padded with zeros."""
+    padded = F.pad(part[row.start : row.end], (0, 0, 0, 0, 0, row.padding))
+    return padded.transpose(0, 1)[None]
 
 
 def _gather(
@@ -244,9 +276,10 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Write keys and values of the step to their slots, then attend; [T, heads * head_dim].
+    """Write keys and values of the step to their slots, then attend; [N, heads * head_dim].
 
-    `query` [T, heads, head_dim], `key` and `value` [T, kv_heads, head_dim]; the caches [num_blocks,
+    `query` [N, heads, head_dim], `key` and `value` [N, kv_heads, head_dim], the first T of the N
+    are the step's tokens and the rest padding, for which the result is 0; the caches [num_blocks,
     block_size, kv_heads, head_dim] are those of one layer, and their slot 0 must be finite. With
     `softcap` a scaled score s becomes softcap * tanh(s / softcap).
     """

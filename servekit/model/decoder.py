@@ -11,6 +11,7 @@ from servekit.model.cache import DTYPES, KvCache
 from servekit.model.inputs import StepInputs
 from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
 from servekit.model.rope import inverse_frequencies
+from servekit.model.sizes import padded
 from servekit.spec.memory import GATHER_TOKENS
 
 
@@ -45,17 +46,30 @@ class Decoder(nn.Module):
 
         Writes keys and values of all T tokens to the cache.
         """
-        x = F.embedding(inputs.token_ids, self.embedding)
+        tokens = len(inputs.token_ids)
+        padding = self._size(tokens) - tokens
+        x = F.embedding(F.pad(inputs.token_ids, (0, padding)), self.embedding)
         if self.shape.scale_embeddings:
             x = x * self.embedding_scale
-        steps = {window: self._layer_step(inputs, cache, window) for window in self.frequencies}
+        positions = F.pad(inputs.positions, (0, padding))
+        steps = {
+            window: self._layer_step(inputs, positions, cache, window)
+            for window in self.frequencies
+        }
         for index, layer in enumerate(self.layers):
             x = layer(x, steps[self.shape.window(index)], *cache.layer(index))
-        logits = F.linear(self.norm(x[inputs.sample_at]), self.head).float()
+        samples = len(inputs.sample_at)
+        x = x[F.pad(inputs.sample_at, (0, self._size(samples) - samples))]
+        logits = F.linear(self.norm(x), self.head)[:samples].float()
         cap = self.shape.final_logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def _layer_step(self, inputs: StepInputs, cache: KvCache, window: int | None) -> LayerStep:
+    def _size(self, rows: int) -> int:
+        return padded(rows) if self.embedding.is_cpu else rows
+
+    def _layer_step(
+        self, inputs: StepInputs, positions: torch.Tensor, cache: KvCache, window: int | None
+    ) -> LayerStep:
         plan = plan_attention(
             inputs.query_lens,
             inputs.seq_lens,
@@ -67,7 +81,7 @@ class Decoder(nn.Module):
             gather_tokens=GATHER_TOKENS,
         )
         inv_freq, scale = self.frequencies[window]
-        return LayerStep(plan, *rope_tables(inputs.positions, inv_freq, scale, self.dtype))
+        return LayerStep(plan, *rope_tables(positions, inv_freq, scale, self.dtype))
 
     @property
     def weight_bytes(self) -> int:

@@ -142,9 +142,9 @@ def test_a_group_gathers_no_more_tokens_than_allowed():
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
-        gather_tokens=45,
+        gather_tokens=70,
     )
-    assert [group.slots.numel() for group in plan.decodes] == [40, 20]
+    assert [group.slots.numel() for group in plan.decodes] == [64, 32]
 
 
 def test_a_window_gathers_no_more_than_the_window():
@@ -159,7 +159,7 @@ def test_a_window_gathers_no_more_than_the_window():
         dtype=torch.float32,
         gather_tokens=65536,
     )
-    assert plan.decodes[0].slots.tolist() == cache.slots(0, 46, 50).tolist()
+    assert plan.decodes[0].slots.tolist() == [*cache.slots(0, 46, 50).tolist(), *[0] * 12]
 
 
 def test_keys_and_values_are_converted_to_the_dtype_of_the_cache():
