@@ -39,6 +39,11 @@ class Reference:
         return self.model(ids, logits_to_keep=len(output)).logits[0].float()
 
     @torch.inference_mode()
+    def logits_after_each(self, ids: list[int]) -> torch.Tensor:
+        """Float32 [len(ids), vocab]."""
+        return self.model(torch.tensor([ids])).logits[0].float()
+
+    @torch.inference_mode()
     def generate(self, prompt: list[int], tokens: int) -> list[int]:
         ids = torch.tensor([prompt])
         whole = self.model.generate(

@@ -1,5 +1,6 @@
 """Greedy tokens are those of transformers on the same weights, whatever else the engine does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,23 +120,29 @@ def test_generate_itself_says_the_same(subject: Subject) -> None:
 
 
 def decoder_logits(engine: LocalEngine, ids: list[int]) -> torch.Tensor:
-    """Float32 [vocab]: our decoder's after the last of these tokens."""
-    blocks = list(range(1, 2 + len(ids) // engine.runner.cache.block_size))
+    """Float32 [len(ids), vocab]: our decoder's, after each of these tokens."""
+    cache = engine.runner.cache
+    blocks = list(range(1, 2 + len(ids) // cache.block_size))
     batch = Batch(0, [Row(0, 0, ids, blocks, samples=True)])
-    inputs = build_inputs(batch, engine.runner.cache.block_size, "cpu", lambda id: 0)
-    return engine.runner.decoder(inputs, engine.runner.cache)[0]
+    inputs = build_inputs(batch, cache.block_size, "cpu", lambda id: 0)
+    return engine.runner.decoder(replace(inputs, sample_at=torch.arange(len(ids))), cache)
 
 
 def test_bfloat16_strays_from_float32_no_further_than_the_reference_does(subject: Subject) -> None:
-    """Root mean square over the vocabulary, at most 1.25 times that of transformers in bfloat16."""
+    """Root mean square over vocabulary and positions, at most 1.1 times that of transformers.
+
+    Many positions, for at a single one either may be several times the other: a rounding at the
+    first token, whose activations are huge, moves all that follows.
+    """
     engine = subject.engine("model.dtype=bfloat16")
     theirs = Reference(subject.path, torch.bfloat16)
-    ours_off, theirs_off = [], []
-    for prompt in subject.prompts[3::5]:
-        truth = subject.reference.logits(prompt, [0])[0]
-        ours_off.append((decoder_logits(engine, prompt) - truth).pow(2).mean())
-        theirs_off.append((theirs.logits(prompt, [0])[0] - truth).pow(2).mean())
-    ratio = float((sum(ours_off) / sum(theirs_off)) ** 0.5)
-    rms = float((sum(ours_off) / len(ours_off)) ** 0.5)
+    ours_off = theirs_off = 0.0
+    prompts = [prompt for prompt in subject.prompts[2:17] if len(prompt) < 220]
+    for prompt in prompts:
+        truth = subject.reference.logits_after_each(prompt)
+        ours_off += float((decoder_logits(engine, prompt) - truth).pow(2).mean(-1).sum())
+        theirs_off += float((theirs.logits_after_each(prompt) - truth).pow(2).mean(-1).sum())
+    rms = (ours_off / sum(map(len, prompts))) ** 0.5
+    ratio = (ours_off / theirs_off) ** 0.5
     print(f"{subject.recipe}: rms {rms:.3f} from float32, {ratio:.2f} of the reference's")
-    assert ratio < 1.25
+    assert ratio < 1.1
