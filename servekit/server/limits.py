@@ -142,15 +142,8 @@ def check_token_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
             )
 
 
-def sampling(
-    body: ChatRequest | CompletionRequest,
-    *,
-    max_tokens: int,
-    logprobs: int | None,
-    vocab_size: int,
-    eos_ids: frozenset[int],
-) -> Sampling:
-    """The engine's words for what `body` asks; an absent seed is drawn here."""
+def check_token_words(body: ChatRequest | CompletionRequest, vocab_size: int) -> None:
+    """Raises RequestError for a bias or a stop token that is out of bounds."""
     bias = body.logit_bias or {}
     if len(bias) > MAX_LOGIT_BIAS:
         raise RequestError(
@@ -165,6 +158,19 @@ def sampling(
             f"{len(stop_ids)} stop_token_ids, at most {MAX_STOP_TOKENS}", param="stop_token_ids"
         )
     check_token_ids(stop_ids, vocab_size, "stop_token_ids")
+
+
+def sampling(
+    body: ChatRequest | CompletionRequest,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    vocab_size: int,
+    eos_ids: frozenset[int],
+) -> Sampling:
+    """The engine's words for what `body` asks; an absent seed is drawn here."""
+    check_token_words(body, vocab_size)
+    stop_ids = body.stop_token_ids or []
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestError(
@@ -182,7 +188,7 @@ def sampling(
         repetition_penalty=_or(body.repetition_penalty, 1.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
-        logit_bias=bias,
+        logit_bias=body.logit_bias or {},
         min_tokens=min_tokens,
         stop_token_ids=sorted(ends),
         logprobs=logprobs,

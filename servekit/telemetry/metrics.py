@@ -93,6 +93,10 @@ class Metrics:
         )
         self._kv = meter.create_gauge("servekit_kv_tokens", description="tokens of KV capacity")
         self.tokens(prompt=0, cached=0, generated=0)
+        self._observe(meter)
+
+    def _observe(self, meter: Meter) -> None:
+        """What is read from the engine whenever somebody asks."""
         for gauge in GAUGES:
             meter.create_observable_gauge(
                 gauge.name, [self._reader(gauge.key)], unit=gauge.unit, description=gauge.about
