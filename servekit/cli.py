@@ -129,6 +129,9 @@ def parse(arguments: Sequence[str]) -> Line:
         line.verb = line.words.pop(0)
         if line.verb not in VERBS:
             raise ConfigError(_no_verb(line.verb))
+    late = next((word for word in line.words if word in VERBS), None)
+    if late is not None and line.verb is None:
+        raise ConfigError(f"the command comes first: servekit {late} ...")
     return line
 
 

@@ -74,7 +74,7 @@ def _page(entry: dict[str, Any]) -> str:
     verb = "derived:" if entry["origin"]["kind"] == "derived" else "from"
     lines = [
         f"{entry['key']} = {_text(entry['value'])}",
-        f"  meaning   {entry['meaning']}",
+        *([f"  meaning   {entry['meaning']}"] if entry["meaning"] else []),
         *([f"  unit      {entry['unit']}"] if entry["unit"] else []),
         f"  allowed   {entry['allowed']}",
         f"  origin    {verb} {entry['origin']['where']}",

@@ -14,6 +14,8 @@ from servekit.config.problems import InvalidConfig
 
 COMPLETION = ("-sc", "--shell-completion")
 SURE = ("word", "option", "unknown")
+OUR_SWITCHES = ("--json", "--multirun", "-m")
+"""Flags of ours, without a value, that Hydra's completion does not know."""
 
 
 def answer(
@@ -28,7 +30,10 @@ def answer(
     if not any(flag in COMPLETION for flag in flags):
         _check(words, config_dir)
     elif any(word.startswith("query=") for word in words):
-        _complete_behind_verb(verbs)
+        folder = _before_completion(verbs)
+        if folder is None:
+            return 0
+        config_dir = next((path for path in folder if os.path.isdir(path)), None)
     extra = ["--config-dir", os.path.abspath(config_dir)] if config_dir else []
     sys.argv = [sys.argv[0], *flags, *extra, *words]
     run = hydra.main(
@@ -51,16 +56,28 @@ def _check(words: Sequence[str], config_dir: str | None) -> None:
             raise InvalidConfig(sure) from None
 
 
-def _complete_behind_verb(verbs: Sequence[str]) -> None:
-    """Hides the verb in COMP_LINE from Hydra, and offers verbs while the first word is typed.
+def _before_completion(verbs: Sequence[str]) -> list[str] | None:
+    """Leaves Hydra the words that it knows in COMP_LINE; None if there is nothing for it to do.
 
-    The blank after a last word means that a new one begins, so it stays.
+    Verb and our own flags are taken out, and verbs offered while the first word is typed. Returns
+    the folder of `--config-dir`. The blank after a last word means that a new one begins, so it
+    stays.
     """
-    line = os.environ.get("COMP_LINE", "")
-    words = line.split()
-    if len(words) > 1 and words[1] in verbs and line.split(words[1], 1)[1]:
-        os.environ["COMP_LINE"] = line.replace(f" {words[1]}", "", 1)
-        return
-    typed = words[1] if len(words) > 1 else ""
-    if len(words) < 2 or (len(words) == 2 and not line.endswith(" ")):
+    head, blank, typed = os.environ.get("COMP_LINE", "").rpartition(" ")
+    program, *words = head.split() or [""]
+    if not words:
         print("\n".join(verb for verb in verbs if verb.startswith(typed)))
+    folder: list[str] = []
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folder = [value] if equals else words[:1]
+            words = words if equals else words[1:]
+        elif word not in OUR_SWITCHES:
+            kept.append(word)
+    if kept and kept[0] in verbs and kept.pop(0) == "models":
+        return None
+    os.environ["COMP_LINE"] = " ".join([program, *kept]) + blank + typed
+    return None if typed.startswith("-") else folder

@@ -193,7 +193,11 @@ class Library:
         named_in = re.match(r"In '([^']*)': ", text)
         places = (place(self._file(named_in[1])),) if named_in else ()
         text = text[named_in.end() :] if named_in else text
-        if found := re.search(r"Could not override '([^']*)'\. No match", text):
+        if re.search(rf"Could not override '[^']*@{RECIPE}\b", text):
+            text = "the first line of a recipe must be '# @package _global_'"
+        elif "Multiple values for recipe" in text:
+            text = "one +recipe= at a time; a recipe may name another in its own defaults"
+        elif found := re.search(r"Could not override '([^']*)'\. No match", text):
             meant = nearest(found[1], self.groups)
             guess = f"did you mean {meant}?" if meant else f"there are {', '.join(self.groups)}"
             text = f"'override /{found[1]}' names no group; {guess}"
@@ -208,8 +212,8 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> Problem:
 
 def _no_option(group: str, option: str, options: list[str]) -> str:
     meant = nearest(option, options)
-    guess = f"did you mean {meant}? " if meant else ""
-    return f"{group} has no {option!r}; {guess}There are {', '.join(options)}"
+    guess = f"did you mean {meant}? There" if meant else "there"
+    return f"{group} has no {option!r}; {guess} are {', '.join(options)}"
 
 
 def _grammar(word: str, error: HydraException) -> str:

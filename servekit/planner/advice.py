@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from math import ceil
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +25,10 @@ class Advice:
 
     overrides: tuple[str, ...]
     effect: dict[str, float | int]
+
+    @property
+    def key(self) -> str:
+        return self.overrides[0].partition("=")[0]
 
     def to_json(self) -> dict[str, Any]:
         return {"overrides": list(self.overrides), "effect": self.effect}
@@ -118,9 +123,13 @@ def cache_tokens(config: Config) -> Iterator[tuple[str, int]]:
 
 
 def cache_memory(config: Config) -> Iterator[tuple[str, float]]:
-    """What is free, rounded down to 0.01 GiB."""
+    """What is free, rounded down to 0.01 GiB; for less than a block, room for one long request."""
     if config.kv.memory_gib is not None:
         book = ledger(config)
+        if book.layout.usable_blocks == 0:
+            blocks = book.layout.blocks_for(book.max_model_len) + 1
+            yield "kv.memory_gib", ceil(blocks * book.layout.bytes_per_block / GIB * 100) / 100
+            return
         free = int((book.unused_bytes + book.kv.bytes) / GIB * 100) / 100
         if 0 < free < config.kv.memory_gib:
             yield "kv.memory_gib", free

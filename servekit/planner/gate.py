@@ -31,8 +31,14 @@ def refusal(plan: Plan) -> str:
     parts = " + ".join(
         f"{name} {component.bytes / GIB:.2f}" for name, component in book.components.items()
     )
-    if plan.advice:
-        advice = f"try {' '.join(plan.advice[0].overrides)}"
+    runs = [item for item in plan.advice if item.key != "parallelism.tensor"]
+    if runs:
+        advice = f"try {' '.join(runs[0].overrides)}"
+    elif plan.advice:
+        advice = (
+            f"{' '.join(plan.advice[0].overrides)} would, but this release only plans that: "
+            "take larger hardware or a smaller model"
+        )
     else:
         advice = "no single change makes it fit: take larger hardware or a smaller model"
     return (

@@ -59,8 +59,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ServekitError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; stop what uses it, or "
-            "choose another with server.port=... (0 takes a free one)"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+            "server.port=... (0 takes a free one) or server.host=..., or stop what uses it"
         ) from None
     return listener
 
@@ -197,7 +197,8 @@ class Deployment:
             if self.engine is not None and self.lifecycle.state == "loading":
                 progress = self.engine.progress
                 self.lifecycle.progress(progress.phase, progress.done, progress.total)
-            self.terminal.show(self.lifecycle.phases)
+            if self.lifecycle.state != "failed":
+                self.terminal.show(self.lifecycle.phases)
             await asyncio.sleep(POLL_S)
 
     def compare(self, info: Ready) -> None:

@@ -66,6 +66,8 @@ class Lifecycle:
 
     def become_ready(self) -> None:
         self._end_phase(time.monotonic())
+        if self.phase is not None:
+            self.phase.done = self.phase.total
         self.state = "ready"
 
     def drain(self) -> None:
