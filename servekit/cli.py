@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 
 from servekit.errors import ConfigError, ServekitError
 
-HYDRA_FLAGS = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--resolve": 0, "--hydra-help": 0}
-HYDRA_FLAGS |= {"--info": 1, "-i": 1, "--shell-completion": 0, "-sc": 0}
-"""Flags that Hydra answers by itself, and how many words follow each."""
+CFG = ("job", "hydra", "all")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+COMPLETION = ("--shell-completion", "-sc")
+HYDRA_FLAGS: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(("--cfg", "-c"), CFG),
+    **dict.fromkeys(("--info", "-i"), INFO),
+    **dict.fromkeys(("--package", "-p", "--resolve", *COMPLETION)),
+}
+"""Flags that Hydra answers by itself, with the words that may follow where they are fixed."""
 
 OUR_FLAGS = ("--json", "--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd")
 
@@ -54,14 +60,12 @@ def _serve(line: Line) -> int:
 def _plan(line: Line) -> int:
     from servekit.config.compose import jobs, load
     from servekit.planner.page import main as plan
+    from servekit.planner.page import sweep
 
     if not line.sweep:
         return plan(load(line.words, line.config_dir), line.as_json)
-    codes = []
-    for words in jobs(line.words, line.config_dir):
-        print(f"# {' '.join(words)}", file=sys.stderr if line.as_json else sys.stdout, flush=True)
-        codes.append(plan(load(words, line.config_dir), line.as_json))
-    return max(codes, default=0)
+    each = jobs(line.words, line.config_dir)
+    return sweep(((words, load(words, line.config_dir)) for words in each), line.as_json)
 
 
 def _explain(line: Line) -> int:
@@ -121,8 +125,7 @@ def parse(arguments: Sequence[str]) -> Line:
                 raise ConfigError(f"{flag} needs a folder after it")
             line.config_dir = value if equals else rest.pop(0)
         elif flag in HYDRA_FLAGS:
-            takes = 0 if equals else HYDRA_FLAGS[flag]
-            line.hydra += [word, *(rest.pop(0) for _ in range(takes) if _is_value(rest))]
+            line.hydra += _hydra(word, rest)
         else:
             _switch(line, word)
     if line.words and _is_bare(line.words[0]):
@@ -132,7 +135,42 @@ def parse(arguments: Sequence[str]) -> Line:
     late = next((word for word in line.words if word in VERBS), None)
     if late is not None and line.verb is None:
         raise ConfigError(f"the command comes first: servekit {late} ...")
+    if set(COMPLETION) & set(line.hydra):
+        _check_completion(line.words)
+    elif line.hydra and not _leads(line.hydra):
+        raise ConfigError(f"{line.hydra[0]} goes with --cfg job, which shows the composed YAML")
     return line
+
+
+def _leads(hydra: list[str]) -> bool:
+    return any(HYDRA_FLAGS.get(flag) in (CFG, INFO) for flag in hydra)
+
+
+def _hydra(word: str, rest: list[str]) -> list[str]:
+    """One of Hydra's flags with its value, which is taken off `rest`; Hydra's checks are ours."""
+    flag, equals, value = word.partition("=")
+    if flag in (*COMPLETION, "--resolve"):
+        if equals:
+            raise ConfigError(f"{flag} takes no value, here {value!r}")
+        return [flag]
+    given = value if equals else rest.pop(0) if _is_value(rest) else None
+    choices = HYDRA_FLAGS[flag]
+    if choices is INFO and given is None:
+        return [flag]
+    if not given or (choices is not None and given not in choices):
+        wanted = f"one of {', '.join(choices)}" if choices else "a group, such as kv,"
+        raise ConfigError(f"{flag} needs {wanted} after it" + (f", not {given}" if given else ""))
+    return [flag, given]
+
+
+def _check_completion(words: list[str]) -> None:
+    shells = ("bash", "fish", "zsh")
+    known = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in shells]
+    if len(words) != 1 or words[0] not in known:
+        raise ConfigError(
+            f"-sc needs one of install=SHELL, uninstall=SHELL, query=SHELL after it, where SHELL "
+            f"is {', '.join(shells)}" + (f"; here it has {' '.join(words)}" if words else "")
+        )
 
 
 def _switch(line: Line, word: str) -> None:
@@ -175,13 +213,17 @@ def _run(line: Line) -> int:
     if line.version:
         from servekit import __version__
 
-        print(f"servekit {__version__}")
+        print(json.dumps({"version": __version__}) if line.as_json else f"servekit {__version__}")
         return 0
     asks_nothing = not (line.verb or line.words or line.hydra or line.config_dir)
     if line.help or asks_nothing:
-        from servekit.config.help import page
+        from servekit.config.help import page, to_json
 
-        print(page({name: verb.phrase for name, verb in VERBS.items()}, line.config_dir))
+        verbs = {name: verb.phrase for name, verb in VERBS.items()}
+        if line.as_json:
+            print(json.dumps(to_json(verbs, line.config_dir), indent=2))
+        else:
+            print(page(verbs, line.config_dir))
         return 0
     verb = VERBS[line.verb or "serve"]
     if line.hydra:

@@ -7,6 +7,7 @@
     │   ├── HardwareMissing                this machine does not have that hardware
     │   └── NotBuilt                       this release cannot run what was asked
     ├── SourceError                    the weights cannot be fetched              exit 1
+    │   └── SourceNotFound                 what was named is no source, or not there  exit 2
     ├── WeightsError                   the weights are not those of this model    exit 1
     ├── RequestError                   the client asked for something wrong       400
     │   ├── ContextTooLong                 more tokens than the model or the KV cache holds
@@ -78,6 +79,11 @@ class NotBuilt(PlanRefused):
 
 class SourceError(ServekitError):
     code = "source_error"
+
+
+class SourceNotFound(SourceError):
+    code = "source_not_found"
+    exit_code = 2
 
 
 class WeightsError(ServekitError):

@@ -53,11 +53,20 @@ def test_flags_of_hydra_keep_their_values() -> None:
         ("paln", "there is no command 'paln'; did you mean plan?"),
         ("--jsn", "there is no flag --jsn; did you mean --json?"),
         ("--config-dir", "--config-dir needs a folder after it"),
+        ("--hydra-help", "there is no flag --hydra-help"),
+        ("--cfg", "--cfg needs one of job, hydra, all after it"),
+        ("--cfg foo", "--cfg needs one of job, hydra, all after it, not foo"),
+        ("--info=foo", "--info needs one of all, config, defaults, defaults-tree"),
+        ("-p", "-p needs a group, such as kv, after it"),
+        ("-p kv", "-p goes with --cfg job"),
+        ("--resolve=1", "--resolve takes no value, here '1'"),
+        ("-sc", "-sc needs one of install=SHELL, uninstall=SHELL, query=SHELL after it"),
+        ("-sc foo=bar", "here it has foo=bar"),
     ],
 )
 def test_what_does_not_exist_is_answered_with_what_does(word: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse([word])
+        parse(word.split())
     assert says in str(caught.value)
 
 
@@ -83,6 +92,16 @@ def test_help_lists_the_recipes_of_the_user(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"servekit {__version__}\n"
+
+
+def test_version_and_help_are_json_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": __version__}
+    assert main(["--help", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["verbs"]) == set(VERBS)
+    assert "chat_smollm2" in shown["recipes"]
+    assert "rtx4090" in shown["groups"]["hardware"]
 
 
 def test_a_plan_that_fits_exits_with_0_and_is_json_if_asked(
@@ -119,6 +138,15 @@ def test_a_sweep_plans_every_combination(capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "# kv.block_size=16 +recipe=chat_smollm2\n" in out
     assert "# kv.block_size=32 +recipe=chat_smollm2\n" in out
+
+
+def test_a_sweep_is_one_json_array_that_names_the_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "-m", "--json", "kv.block_size=16,32", "+recipe=chat_smollm2"]) == 0
+    each = json.loads(capsys.readouterr().out)
+    assert [item["words"][0] for item in each] == ["kv.block_size=16", "kv.block_size=32"]
+    assert [item["plan"]["kv"]["block_size"] for item in each] == [16, 32]
 
 
 def test_a_sweep_exits_with_the_worst_of_its_plans(capsys: pytest.CaptureFixture[str]) -> None:

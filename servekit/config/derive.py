@@ -7,7 +7,7 @@ from typing import Any
 
 from servekit.config import hf, machine
 from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves, select
-from servekit.config.problems import Problem
+from servekit.config.problems import Problem, with_value
 from servekit.errors import ConfigError
 
 AUTO = "auto"
@@ -22,11 +22,21 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one key is derived; `sentence` says so to the user, with {value} of the key it reads."""
+    """How one key is derived; `sentence` says so to the user, with {value} of the key it reads.
+
+    A rule that `fills` is for a mapping: keys given by hand stay, it gives the rest.
+    """
 
     value: Callable[[Tree], Any]
     sentence: str
     reads: str | None = None
+    fills: bool = False
+
+    def applies_to(self, given: Any, tree: Tree) -> bool:
+        if given == AUTO:
+            return True
+        read = self.reads and select(tree, tuple(self.reads.split(".")))
+        return self.fills and isinstance(given, Mapping) and read is not None
 
 
 def _copy(path: str) -> Callable[[Tree], Any]:
@@ -88,7 +98,7 @@ def _memory_fraction(tree: Tree) -> float:
 
 
 RULES: dict[str, Rule] = {
-    "model.shape": Rule(_shape, "read from {value}", reads="model.config"),
+    "model.shape": Rule(_shape, "read from {value}", reads="model.config", fills=True),
     "model.source": Rule(
         lambda tree: f"file:{_folder(tree)}", "the folder of {value}", reads="model.config"
     ),
@@ -130,7 +140,8 @@ def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
     open_keys = set()
     for key, rule in RULES.items():
         path = tuple(key.split("."))
-        if select(layered.tree, path) != AUTO:
+        given = select(layered.tree, path)
+        if not rule.applies_to(given, layered.tree):
             continue
         try:
             value = rule.value(layered.tree)
@@ -142,6 +153,8 @@ def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
             blamed = rule.reads if rule.reads and read is not None else key
             problems.append(_problem(blamed, error.message, layered.origins[blamed]))
         else:
+            if isinstance(given, Mapping):
+                value = {name: inner for name, inner in value.items() if name not in given}
             layered.merge(path, value, _origin(rule, layered.tree))
     for key, value in leaves(layered.tree):
         if value == AUTO and key not in RULES:
@@ -175,7 +188,7 @@ def choose_kv_size(layered: Layered) -> list[Problem]:
     highest = max(origin.rank for origin in given.values())
     winners = [key for key, origin in given.items() if origin.rank == highest]
     if len(winners) > 1:
-        places = tuple(f"{given[key].where}: {key}={given[key].value}" for key in winners)
+        places = tuple(with_value(key, given[key].value, given[key]) for key in winners)
         message = f"{' and '.join(winners)} both say how large the cache is; give one of them"
         from_word = any(given[key].kind == "word" for key in winners)
         return [Problem("rule", "kv", message, places, from_word)]

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from servekit.config.schema import Config
+from servekit.config.schema import Config, Form
 
 SUFFIXES = {"gib": "GiB", "mib": "MiB", "ms": "milliseconds", "s": "seconds"}
 NOUNS = ("tokens", "requests", "GPUs", "GiB", "MiB", "seconds")
@@ -89,6 +89,8 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
         return f"one of {', '.join(map(str, get_args(annotation)))}"
     if get_origin(annotation) is tuple:
         return f"a list, each {_allowed(get_args(annotation)[0], [])}"
+    if form := next((item for item in metadata if isinstance(item, Form)), None):
+        return form.text
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return ", ".join([names[annotation], *_limits(metadata)])
 

@@ -14,9 +14,12 @@ from servekit.errors import ConfigError
 
 
 def main(words: Sequence[str], config_dir: str | None, as_json: bool) -> int:
-    """The first word is a key or a group if it sets nothing; without one, everything is shown."""
-    key = words[0] if words and not set(words[0]) & set("=+~") else ""
-    composed = load(words[1:] if key else words, config_dir)
+    """The one word that sets nothing is a key or a group; without one, everything is shown."""
+    keys = [word for word in words if not set(word) & set("=+~")]
+    if len(keys) > 1:
+        raise ConfigError(f"explain takes one key or group, and {' and '.join(keys)} are several")
+    key = keys[0] if keys else ""
+    composed = load([word for word in words if word != key], config_dir)
     entries = explain(composed, key)
     if as_json:
         alone = len(entries) == 1 and entries[0]["key"] == key

@@ -1,6 +1,7 @@
 """The page of `servekit --help`: verbs, recipes and groups, read from file names alone."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from servekit.config.folders import first_comment, groups, options, search_folders
 
@@ -21,11 +22,20 @@ FLAGS = """\
   --version, --help"""
 
 
-def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
+def recipes_and_groups(config_dir: str | None) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Recipes with their first lines; groups with their options."""
     folders = search_folders(config_dir)
     recipes = {name: first_comment("recipe", name, folders) for name in options("recipe", folders)}
-    chosen = {name: ", ".join(options(name, folders)) for name in groups(folders)}
-    chosen.pop("recipe", None)
+    return recipes, {name: options(name, folders) for name in groups(folders) if name != "recipe"}
+
+
+def to_json(verbs: Mapping[str, str], config_dir: str | None) -> dict[str, Any]:
+    recipes, chosen = recipes_and_groups(config_dir)
+    return {"verbs": dict(verbs), "recipes": recipes, "groups": chosen}
+
+
+def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
+    recipes, chosen = recipes_and_groups(config_dir)
     return "\n".join(
         [
             "servekit: one configuration plans, checks and serves a large language model.",
@@ -39,7 +49,7 @@ def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
             *_columns(recipes),
             "",
             "Groups",
-            *_columns(chosen),
+            *_columns({name: ", ".join(names) for name, names in chosen.items()}),
             "",
             "Flags",
             FLAGS,

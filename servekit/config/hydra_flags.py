@@ -1,4 +1,4 @@
-"""Flags that Hydra answers itself: `--cfg`, `--info`, `--hydra-help` and tab completion."""
+"""Flags that Hydra answers itself: `--cfg`, `--info` and tab completion."""
 
 import os
 import sys

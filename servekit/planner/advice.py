@@ -21,17 +21,21 @@ LARGEST_FRACTION = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Command-line words, and what the deployment is with them."""
+    """Command-line words, and what the deployment is with them.
+
+    `planned_only` is True where the gate of this release would refuse the deployment all the same.
+    """
 
     overrides: tuple[str, ...]
     effect: dict[str, float | int]
-
-    @property
-    def key(self) -> str:
-        return self.overrides[0].partition("=")[0]
+    planned_only: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"overrides": list(self.overrides), "effect": self.effect}
+        return {
+            "overrides": list(self.overrides),
+            "effect": self.effect,
+            "planned_only": self.planned_only,
+        }
 
 
 def with_change(config: Config, key: str, value: Value) -> Config | None:
@@ -48,12 +52,15 @@ def fits(config: Config | None) -> bool:
     return config is not None and ledger(config).fits
 
 
-def advise(config: Config) -> Iterator[Advice]:
-    """For a configuration that does not fit; the gentlest change first, none twice."""
+def advise(config: Config) -> list[Advice]:
+    """For a configuration that does not fit: what can be run first, the gentlest change first."""
+    found = []
     for key, value in chain.from_iterable(way(config) for way in WAYS):
         changed = with_change(config, key, value)
         if changed is not None and fits(changed):
-            yield Advice((f"{key}={value}",), effect(ledger(changed)))
+            planned_only = changed.parallelism.tensor > 1
+            found.append(Advice((f"{key}={value}",), effect(ledger(changed)), planned_only))
+    return sorted(found, key=lambda advice: advice.planned_only)
 
 
 def effect(book: Ledger) -> dict[str, float | int]:
@@ -114,25 +121,31 @@ def step_tokens(config: Config) -> Iterator[tuple[str, int]]:
     )
 
 
+def largest_cache_bytes(book: Ledger) -> int:
+    return int(LARGEST_FRACTION * (book.unused_bytes + book.kv.bytes))
+
+
 def cache_tokens(config: Config) -> Iterator[tuple[str, int]]:
+    """As many whole blocks as the largest cache has, but for the null block."""
     if config.kv.capacity_tokens is not None:
-        size = config.kv.block_size
-        yield from largest_value(
-            config, "kv.capacity_tokens", low=size, high=config.kv.capacity_tokens, step=size
-        )
+        book = ledger(config)
+        blocks = largest_cache_bytes(book) // book.layout.bytes_per_block - 1
+        tokens = blocks * config.kv.block_size
+        if 0 < tokens < config.kv.capacity_tokens:
+            yield "kv.capacity_tokens", tokens
 
 
 def cache_memory(config: Config) -> Iterator[tuple[str, float]]:
-    """What is free, rounded down to 0.01 GiB; for less than a block, room for one long request."""
+    """The largest, rounded down to 0.01 GiB; for less than a block, room for one long request."""
     if config.kv.memory_gib is not None:
         book = ledger(config)
         if book.layout.usable_blocks == 0:
             blocks = book.layout.blocks_for(book.max_model_len) + 1
             yield "kv.memory_gib", ceil(blocks * book.layout.bytes_per_block / GIB * 100) / 100
             return
-        free = int((book.unused_bytes + book.kv.bytes) / GIB * 100) / 100
-        if 0 < free < config.kv.memory_gib:
-            yield "kv.memory_gib", free
+        most = int(largest_cache_bytes(book) / GIB * 100) / 100
+        if 0 < most < config.kv.memory_gib:
+            yield "kv.memory_gib", most
 
 
 def cache_share(config: Config) -> Iterator[tuple[str, float]]:

@@ -31,7 +31,7 @@ def refusal(plan: Plan) -> str:
     parts = " + ".join(
         f"{name} {component.bytes / GIB:.2f}" for name, component in book.components.items()
     )
-    runs = [item for item in plan.advice if item.key != "parallelism.tensor"]
+    runs = [item for item in plan.advice if not item.planned_only]
     if runs:
         advice = f"try {' '.join(runs[0].overrides)}"
     elif plan.advice:

@@ -145,7 +145,7 @@ def recipes_table(recipes: dict[str, str]) -> Table:
 
 def count(number: int) -> str:
     """Three digits and a letter, as models are named: 135 M, 8.03 B."""
-    for size, letter in ((10**9, "B"), (10**6, "M")):
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= size:
             return f"{number / size:#.3g}".rstrip(".") + f" {letter}"
     return str(number)
@@ -193,18 +193,23 @@ def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
     tasks: dict[str, Any] = {}
 
     def show(phase: str, done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
         if phase not in tasks:
             tasks[phase] = bar.add_task(phase, total=total or None)
         bar.update(tasks[phase], completed=done, total=total or None)
 
-    with bar:
+    try:
         yield show
+    finally:
+        if tasks:  # a bar that never was would still end with an empty line
+            bar.stop()
 
 
 def inspect_one(path: Path, as_json: bool) -> int:
     """Tensors, dtypes, bytes and numbers of a GGUF file or a Hugging Face folder."""
     if not path.exists():
-        raise WeightsError(f"{path} is not there; name a .gguf file or a folder of safetensors")
+        raise ConfigError(f"{path} is not there; name a .gguf file or a folder of safetensors")
     checkpoint = read_safetensors(path) if path.is_dir() else read_gguf(path)
     if as_json:
         write_json(checkpoint.to_json())

@@ -1,7 +1,7 @@
 """A plan as a page of the terminal."""
 
-import json
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from servekit.planner.models import count, write_json
 from servekit.planner.plan import Plan, plan
 from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB, parameters
@@ -33,9 +34,29 @@ def main(composed: "Composed", as_json: bool) -> int:
     """`servekit plan`: print the plan; 0 if it fits, 2 if not."""
     made = plan(composed.config)
     if as_json:
-        sys.stdout.write(json.dumps(made.to_json(), indent=2) + "\n")
+        write_json(made.to_json())
     else:
         Console(highlight=False).print(render(made))
+    return exit_code(made)
+
+
+def sweep(jobs: Iterable[tuple[list[str], "Composed"]], as_json: bool) -> int:
+    """`servekit plan -m`: a page for each list of words, or one JSON array; the worst exit code."""
+    reports, worst = [], 0
+    for words, composed in jobs:
+        made = plan(composed.config)
+        worst = max(worst, exit_code(made))
+        if as_json:
+            reports.append({"words": words, "plan": made.to_json()})
+        else:
+            sys.stdout.write(f"# {' '.join(words)}\n")
+            Console(highlight=False).print(render(made))
+    if as_json:
+        write_json(reports)
+    return worst
+
+
+def exit_code(made: Plan) -> int:
     return 0 if made.verdict == "ok" else 2
 
 
@@ -83,7 +104,7 @@ def headline(made: Plan) -> RenderableType:
     )
     verdict.append(f"  {config.name}", style="bold default")
     facts = Text(
-        f"{config.model.name}, {parameters(shape).total / 1e9:.3g} B parameters in "
+        f"{config.model.name}, {count(parameters(shape).total)} parameters in "
         f"{config.model.dtype}, on {devices} x {config.hardware.name}",
         style="dim",
     )
@@ -141,8 +162,8 @@ def cache_table(made: Plan) -> Table:
         f"{kv.bytes_per_token:,} bytes in {made.config.kv.dtype}, {kv.block_size} tokens a block",
     )
     table.add_row("size set by", f"{made.ledger.rule}={rule_value(made)}")
-    for length, count in made.concurrency.items():
-        table.add_row(f"at {length:,} tokens", f"{count:,.2f} requests at once")
+    for length, requests in made.concurrency.items():
+        table.add_row(f"at {length:,} tokens", f"{requests:,.2f} requests at once")
     return table
 
 
@@ -162,6 +183,6 @@ def advice_table(made: Plan) -> RenderableType:
         table.add_row(
             " ".join(item.overrides),
             f"{effect['capacity_tokens']:,} tokens, {effect['max_concurrency']:,} requests of "
-            "full length at once",
+            "full length at once" + ("; this release only plans it" if item.planned_only else ""),
         )
     return table

@@ -109,6 +109,11 @@ def warnings(config: Config, book: Ledger) -> list[str]:
     """What will be served, but perhaps not as meant."""
     found = []
     kv, longest, shape = book.layout, config.model.max_model_len, config.model.shape
+    if config.parallelism.tensor > 1:
+        found.append(
+            f"parallelism.tensor={config.parallelism.tensor}: this release plans several devices "
+            "but runs on one"
+        )
     if book.fits and not book.holds_longest_request:
         found.append(
             f"{book.rule} holds {kv.capacity_tokens} tokens: that is the longest request served, "

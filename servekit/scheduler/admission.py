@@ -23,11 +23,12 @@ def refuse_impossible(request: Request, max_model_len: int, max_servable_tokens:
         )
 
 
-def refuse_overload(waiting: int, limit: int) -> None:
-    """Raise Overloaded when as many wait as may."""
-    if waiting >= limit:
+def refuse_overload(waiting: int, free_seats: int, limit: int) -> None:
+    """Raise Overloaded when as many wait as may; those whom a free seat is for do not count."""
+    left = waiting - free_seats
+    if left >= limit:
         raise Overloaded(
-            f"{waiting} requests are waiting and at most {limit} may "
+            f"{left} requests are waiting and at most {limit} may "
             "(scheduler.max_num_waiting); try again later"
         )
 

@@ -61,7 +61,8 @@ class Scheduler:
         """Queue it, or raise RequestError, ContextTooLong or Overloaded and know nothing of it."""
         assert request.id not in self.requests, f"request {request.id} is here already"
         refuse_impossible(request, self.max_model_len, self.max_servable_tokens)
-        refuse_overload(len(self.waiting), self.config.max_num_waiting)
+        seats = self.config.max_num_seqs - len(self.running)
+        refuse_overload(len(self.waiting), seats, self.config.max_num_waiting)
         self.requests[request.id] = request
         self.waiting.add(request)
 

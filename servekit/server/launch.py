@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,13 +65,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
-    """Serves until it is told to stop; the exit code."""
+    """Serves until it is told to stop; the exit code. Raises ServekitError without a port."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        listener = listen(config.server.host, config.server.port)
-    except ServekitError as error:
-        sys.stderr.write(f"servekit: {error.message}\n")
-        return error.exit_code
+    listener = listen(config.server.host, config.server.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Deployment(config, plan, listener, as_json).run())
 
@@ -148,8 +143,8 @@ class Deployment:
         """The second time, nothing is waited for."""
         if self.stop_asked.is_set():
             self.terminal.close()
-            if self.engine is not None and self.engine.process is not None:
-                self.engine.process.kill()
+            if self.engine is not None:
+                self.engine.kill()
             os._exit(128 + number)
         self.stop_asked.set()
 
@@ -215,7 +210,8 @@ class Deployment:
             f"{info.capacity_tokens:,} tokens"
         )
         self.terminal.say(f"ready: {self.config.model.name} on {self.url}", style="bold green")
-        self.terminal.say(curl_line(self.url, self.config.model.name))
+        chat = self.service.loaded.has_chat_template
+        self.terminal.say(curl_line(self.url, self.config.model.name, chat=chat))
         if self.as_json:
             ready = {"event": "ready", "url": self.url, "model": self.config.model.name}
             print(json.dumps(ready), flush=True)
@@ -238,6 +234,8 @@ class Deployment:
             "draining: %d requests have %.0f s to finish", len(self.service.generations), limit
         )
         await self.until_idle(limit)
+        if self.service.engine.state == "dead":
+            return await self.mourn()
         self.service.end_all(
             NotReady(f"this server shuts down and the {limit:g} s to finish are over"),
             "drain_deadline",

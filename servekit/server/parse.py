@@ -86,23 +86,23 @@ def parse(body: bytes, content_type: str, kind: type[Struct]) -> Parsed[Struct]:
     try:
         given = _fields.decode(body)
         parsed = _decoder(kind).decode(body)
+        unknown = [name for name in given if name not in kind.__struct_fields__]
+        effective = [name for name in unknown if bytes(given[name]) != b"null"]
+        for name in effective:
+            if name in REFUSED:
+                _refuse_unless_harmless(name, given[name])
     except msgspec.ValidationError as error:
         raise _schema_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {error}", param="") from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", param="") from None
-    unknown = [name for name in given if name not in kind.__struct_fields__]
-    effective = [name for name in unknown if bytes(given[name]) != b"null"]
-    for name in effective:
-        if name in REFUSED:
-            _refuse_unless_harmless(name, msgspec.json.decode(given[name]))
     ignored = tuple(_printable(name) for name in effective if name not in REFUSED)
     return Parsed(body=parsed, ignored=ignored)
 
 
-def _refuse_unless_harmless(name: str, value: object) -> None:
-    if any(value == allowed for allowed in HARMLESS.get(name, ())):
+def _refuse_unless_harmless(name: str, given: msgspec.Raw) -> None:
+    if (allowed := HARMLESS.get(name)) and msgspec.json.decode(given) in allowed:
         return
     raise UnsupportedField(
         f"{name} is not supported by this release on this route, and leaving it out would change "
@@ -117,6 +117,7 @@ def _printable(name: str) -> str:
 
 
 def _schema_error(message: str) -> RequestError:
+    message = message.replace(" - at `key` in `$", " in a key - at `$")
     what, _, path = message.partition(" - at `$")
     pointer = json_pointer(path.removesuffix("`"))
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", what):

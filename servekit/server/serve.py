@@ -1,12 +1,10 @@
 """`servekit serve`: plan, print the plan, pass the gate, launch."""
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from servekit.errors import ServekitError
 from servekit.planner.gate import check
 from servekit.planner.page import render
 from servekit.planner.plan import plan
@@ -17,18 +15,14 @@ if TYPE_CHECKING:
 
 
 def main(composed: "Composed", as_json: bool) -> int:
-    """The exit code: 0 after a drain, 1 if something failed, 2 if the plan is refused."""
+    """The exit code: 0 after a drain, 1 if something failed. Raises PlanRefused."""
     config = composed.config
     made = plan(config)
     if as_json:
         print(json.dumps(made.to_json()), flush=True)
     else:
         Console(highlight=False).print(render(made))
-    try:
-        check(made, config, [] if config.hardware.kind == "cpu" else devices())
-    except ServekitError as error:
-        sys.stderr.write(f"servekit: {error.message}\n")
-        return error.exit_code
+    check(made, config, [] if config.hardware.kind == "cpu" else devices())
     # Loaded only now: a refusal need not wait for the HTTP server's libraries.
     from servekit.server.launch import launch
 

@@ -17,7 +17,7 @@ MB = 1_000_000
 
 def amount(phase: Phase) -> str:
     """How far a phase is: `12 of 98 MB`, `3 of 7 steps`, or nothing if nothing is known."""
-    if UNITS.get(phase.name) == "bytes" and phase.done:
+    if UNITS.get(phase.name) == "bytes":
         whole = f" of {phase.total / MB:,.0f}" if phase.total else ""
         return f"{phase.done / MB:,.0f}{whole} MB"
     return f"{phase.done} of {phase.total}" if phase.total > 1 else ""
@@ -98,14 +98,16 @@ def terminal() -> Terminal:
     return Bars(console) if console.is_terminal else Lines()
 
 
-def curl_line(url: str, model: str) -> str:
-    """To paste: a first streamed answer."""
-    body = {
-        "model": model,
-        "stream": True,
-        "messages": [{"role": "user", "content": "Say hello in five words."}],
-    }
+def curl_line(url: str, model: str, *, chat: bool) -> str:
+    """To paste: a first streamed answer; a model without a chat template completes text."""
+    body: dict[str, object] = {"model": model, "stream": True, "temperature": 0}
+    if chat:
+        route = "chat/completions"
+        body["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
+    else:
+        route = "completions"
+        body["prompt"] = "The capital of France is"
     return (
-        f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' "
+        f"curl -N {url}/v1/{route} -H 'content-type: application/json' "
         f"-d {shlex.quote(json.dumps(body))}"
     )

@@ -93,6 +93,15 @@ def test_a_derived_shape_says_which_file_it_was_read_from(checkpoint: Path) -> N
     assert origin.where == f"read from {checkpoint}"
 
 
+def test_a_key_of_the_shape_given_by_hand_stays_and_the_rest_is_read(checkpoint: Path) -> None:
+    read = from_config(checkpoint).config.model.shape
+    tied = not read.tie_word_embeddings
+    given = from_config(checkpoint, f"model.shape.tie_word_embeddings={str(tied).lower()}")
+    changed = read.model_copy(update={"tie_word_embeddings": tied})
+    assert given.config.model.shape == changed
+    assert given.origins["model.shape.tie_word_embeddings"].kind == "word"
+
+
 def test_from_config_without_a_config_asks_for_it_once() -> None:
     with pytest.raises(InvalidConfig, match=r"model.config: must be given") as caught:
         load(["model=from_config"])

@@ -70,6 +70,16 @@ def test_without_a_key_everything_is_shown(capsys: pytest.CaptureFixture[str]) -
     assert "telemetry.exporter" in out
 
 
+def test_the_key_may_stand_behind_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["+recipe=chat_smollm2", "kv.block_size"], None, False)
+    assert capsys.readouterr().out.startswith("kv.block_size = ")
+
+
+def test_two_keys_are_refused() -> None:
+    with pytest.raises(ConfigError, match="takes one key or group, and kv and server are several"):
+        main(["kv", "server"], None, False)
+
+
 def test_a_misspelt_key_is_answered_with_its_name() -> None:
     with pytest.raises(ConfigError, match=r"did you mean scheduler\.max_num_seqs\?") as caught:
         main(["scheduler.max_num_sqs"], None, False)

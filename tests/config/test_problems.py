@@ -73,7 +73,8 @@ def test_a_key_far_from_any_other_is_answered_with_those_there_are() -> None:
         ("kv.memory_gib=inf", "inf is not allowed"),
         ("model.dtype=fp8", "it must be one of bfloat16, float16, float32"),
         ("model.name=7", "7 is not allowed; it must be text"),
-        ("model.source=nowhere", "'nowhere' is not allowed"),
+        ("model.source=nowhere", "'nowhere' is not allowed; it must be hf:org/name@revision, hf:"),
+        ("model.sha256=abc", "it must be 64 hexadecimal digits in lower case, or null"),
         ("server.port=[1]", "[1] is not allowed"),
         ("server.host={a: 1}", "it must be text"),
         ("hardware.device_names=[a,1]", "it must be a list, each text"),
@@ -132,6 +133,14 @@ def test_a_contradiction_names_the_places_of_both_keys() -> None:
     assert problem.kind == "rule"
     assert any("recipes/chat_smollm2.yaml:9" in place for place in problem.where)
     assert any("(scheduler.max_num_seqs=600)" in place for place in problem.where)
+
+
+def test_a_place_that_is_a_word_does_not_repeat_it() -> None:
+    (problem,) = refusal("kv.memory_gib=1", "kv.capacity_tokens=64").problems
+    assert problem.where[:2] == (
+        "the command line (kv.memory_gib=1)",
+        "the command line (kv.capacity_tokens=64)",
+    )
 
 
 def test_a_contradiction_across_groups_is_found() -> None:

@@ -195,9 +195,9 @@ def test_what_cannot_be_served_is_refused(
 
 
 def test_a_full_queue_refuses_the_next():
-    engine = tiny_engine(scheduler={"max_num_waiting": 2})
-    codes = [result.error_code for result in engine.generate([[1]] * 3, [greedy(2)] * 3)]
-    assert codes == [None, None, "queue_full"]
+    engine = tiny_engine(scheduler={"max_num_seqs": 2, "max_num_waiting": 1})
+    codes = [result.error_code for result in engine.generate([[1]] * 4, [greedy(2)] * 4)]
+    assert codes == [None, None, None, "queue_full"]
 
 
 def test_an_idle_engine_waits_and_a_busy_one_does_not():
@@ -233,3 +233,10 @@ def test_weights_that_give_no_numbers_fail_at_the_start():
 def test_a_cache_of_no_blocks_fails_at_the_start():
     with pytest.raises(DoesNotFit, match="not one block of 16 tokens"):
         tiny_engine(kv={"memory_gib": 1e-6, "capacity_tokens": None})
+
+
+def test_a_cache_of_narrower_numbers_gives_the_same_in_one_piece_and_in_chunks():
+    kv = {"dtype": "bfloat16", "prefix_caching": False}
+    whole = tiny_engine(kv=kv).generate(PROMPTS, GREEDY)
+    chunked = tiny_engine(kv=kv, scheduler={"max_num_batched_tokens": 9}).generate(PROMPTS, GREEDY)
+    assert [out.tokens for out in whole] == [out.tokens for out in chunked]

@@ -83,6 +83,13 @@ def test_a_row_is_drawn_from_the_distribution_that_its_words_describe():
         assert not drawn.failed
 
 
+@pytest.mark.parametrize("temperature", [1e-46, 5e-324, 1e-30])
+def test_a_temperature_near_zero_takes_the_best_token(temperature: float):
+    logits = random_logits(3)
+    drawn = sample(logits, [state(temperature=temperature) for _ in range(3)])
+    assert drawn.tokens == logits.argmax(-1).tolist()
+
+
 def test_seeds_draw_tokens_as_often_as_they_are_probable():
     logits = random_logits(1)
     draws = 4000

@@ -80,6 +80,23 @@ def test_tables_and_a_tied_head_that_are_saved_too_are_let_pass(tmp_path):
     torch.testing.assert_close(logits(tmp_path, shape), truth(model), rtol=1e-5, atol=1e-5)
 
 
+def test_a_head_of_its_own_beside_a_tied_shape_is_an_error(tmp_path):
+    _, shape = save("llama-tied-biased", tmp_path)
+
+    def add(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+
+    edit(tmp_path, add)
+    with pytest.raises(WeightsError, match=r"lm_head.weight of .* is not the embedding"):
+        load(tmp_path, shape)
+
+
+def test_the_whole_file_wins_over_another_layout_of_the_same_weights(tmp_path):
+    model, shape = save("llama", tmp_path)
+    save_file(load_file(tmp_path / "model.safetensors"), tmp_path / "consolidated.safetensors")
+    torch.testing.assert_close(logits(tmp_path, shape), truth(model), rtol=1e-5, atol=1e-5)
+
+
 def test_progress_ends_with_all_bytes_of_the_file(tmp_path):
     _, shape = save("llama", tmp_path)
     seen = []

@@ -24,7 +24,7 @@ def test_what_does_not_fit_is_refused_with_ledger_and_advice() -> None:
     message = refused.value.message
     assert message.startswith("tiny does not fit test: kv.memory_gib asks for 4.00 GiB")
     assert "weights 0.00 + activations 0.00 + runtime 0.60 + kv 4.00" in message
-    assert message.endswith("try kv.memory_gib=3.39")
+    assert message.endswith("try kv.memory_gib=3.22")
     assert refused.value.exit_code == 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from servekit.config.folders import builtin_folder, options
-from servekit.errors import ConfigError, WeightsError
+from servekit.errors import ConfigError, SourceNotFound
 from servekit.planner.models import count, entries, main, source_of
 
 
@@ -71,7 +71,12 @@ def test_a_model_file_with_a_wrong_number_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(134_515_008, "135 M"), (8_030_261_248, "8.03 B"), (70_553_706_496, "70.6 B")],
+    [
+        (134_515_008, "135 M"),
+        (8_030_261_248, "8.03 B"),
+        (70_553_706_496, "70.6 B"),
+        (144_000, "144 K"),
+    ],
 )
 def test_parameters_are_counted_as_models_are_named(number: int, text: str) -> None:
     assert count(number) == text
@@ -107,8 +112,18 @@ def test_a_gguf_file_is_inspected(gguf_file: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"nothing\.gguf is not there; name a \.gguf file"):
+    with pytest.raises(ConfigError, match=r"nothing\.gguf is not there; name a \.gguf file"):
         main(["inspect", str(tmp_path / "nothing.gguf")], as_json=False)
+
+
+@pytest.mark.parametrize("source", ["pypi:x", "foo:bar", "hf:x", "file:/nowhere/x.gguf"])
+def test_a_source_that_names_nothing_is_the_users_mistake_and_draws_no_bar(
+    source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SourceNotFound) as caught:
+        main(["fetch", source], as_json=False)
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == ""
 
 
 def test_fetching_prints_where_the_weights_are(

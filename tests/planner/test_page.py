@@ -30,7 +30,9 @@ def test_a_refusal_names_the_problem_before_the_numbers_and_ends_with_advice() -
     lines = page(shapes.deployment(shapes.LLAMA_70B, "h100"), 100)
     assert lines[0] == "DOES NOT FIT  tiny"
     assert lines[2].startswith("weights, activations and runtime take")
-    assert "parallelism.tensor=2" in lines[-1]
+    assert "parallelism.tensor=2" in lines[-2]
+    advice = page(shapes.deployment(shapes.LLAMA_70B, "h100"), 140)[-1]
+    assert advice.rstrip().endswith("; this release only plans it")
 
 
 def test_the_bar_shows_where_the_device_ends() -> None:

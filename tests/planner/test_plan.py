@@ -9,7 +9,7 @@ import time
 import pytest
 
 from servekit.config.schema import Config
-from servekit.planner.advice import with_change
+from servekit.planner.advice import LARGEST_FRACTION, with_change
 from servekit.planner.plan import plan
 from tests.conftest import tiny_config, tiny_shape
 from tests.spec import shapes
@@ -100,6 +100,26 @@ def test_what_is_too_much_is_named_and_every_advice_makes_it_fit(case: str, key:
         assert plan(applied(UNFIT[case], item.overrides)).verdict == "ok", item.overrides
 
 
+@pytest.mark.parametrize(
+    ("case", "word"), [("gib", "kv.memory_gib"), ("tokens", "kv.capacity_tokens")]
+)
+def test_an_advised_cache_leaves_a_share_of_what_is_free(case: str, word: str) -> None:
+    book = plan(UNFIT[case]).ledger
+    free = book.unused_bytes + book.kv.bytes
+    item = next(item for item in plan(UNFIT[case]).advice if item.overrides[0].startswith(word))
+    advised = plan(applied(UNFIT[case], item.overrides)).ledger.kv.bytes
+    assert 0.94 * free < advised <= LARGEST_FRACTION * free
+
+
+def test_advice_that_only_plans_says_so_and_comes_last() -> None:
+    planned_only = [item["planned_only"] for item in plan(UNFIT["float32"]).to_json()["advice"]]
+    assert planned_only == sorted(planned_only)
+    assert planned_only[-1]
+    apart = plan(shapes.deployment(shapes.LLAMA_70B, "l4", parallelism={"tensor": 2}))
+    assert apart.advice
+    assert all(item.planned_only for item in apart.advice)
+
+
 def test_the_advised_length_is_the_longest_round_one() -> None:
     (word,) = next(iter(plan(TOO_LONG).advice)).overrides
     length = int(word.removeprefix("model.max_model_len="))
@@ -135,6 +155,14 @@ def test_a_named_pool_warns_of_the_longest_request_it_serves() -> None:
 def test_fewer_blocks_than_running_requests_are_a_warning() -> None:
     made = plan(tiny_config(kv={"capacity_tokens": 64}, model={"max_model_len": 64}))
     assert any("4 blocks, fewer than the 8 requests" in line for line in made.warnings)
+
+
+def test_several_devices_are_said_to_be_planned_only() -> None:
+    made = plan(shapes.deployment(shapes.LLAMA_8B, "h100", parallelism={"tensor": 2}))
+    assert made.verdict == "ok"
+    assert made.warnings == (
+        "parallelism.tensor=2: this release plans several devices but runs on one",
+    )
 
 
 def test_sliding_window_layers_are_said_to_be_stored_whole() -> None:

@@ -42,12 +42,16 @@ def test_a_request_for_no_tokens_is_refused():
 
 
 def test_when_as_many_wait_as_may_the_next_is_refused():
-    scheduler = make_scheduler(max_waiting=1)
-    scheduler.add(request(1))
+    scheduler = make_scheduler(max_waiting=1, seats=2)
+    for id in (1, 2, 3):
+        scheduler.add(request(id))
     with pytest.raises(Overloaded, match="1 requests are waiting and at most 1 may"):
-        scheduler.add(request(2))
+        scheduler.add(request(4))
     step(scheduler, FakeExecutor(4))
-    scheduler.add(request(2))
+    with pytest.raises(Overloaded, match="1 requests are waiting and at most 1 may"):
+        scheduler.add(request(4))
+    scheduler.abort(1)
+    scheduler.add(request(4))
 
 
 def test_seats_are_given_in_order_of_arrival():

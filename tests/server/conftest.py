@@ -52,6 +52,8 @@ class ByteTokenizer:
     vocab_size = 259
     eos_ids = frozenset({EOS, END})
 
+    has_chat_template = True
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
 

@@ -37,6 +37,9 @@ class ChildEngine(FakeEngine):
         assert self.info is not None
         return self.info
 
+    def kill(self) -> None:
+        """There is no process."""
+
     async def stop(self) -> None:
         sys.stderr.write("engine stopped\n")
 
@@ -57,6 +60,10 @@ launch.load_tokenizer = lambda path, template: ByteTokenizer()  # type: ignore[a
 if __name__ == "__main__":
     port, drain_s = int(sys.argv[2]), float(sys.argv[3])
     config = tiny_config(server={"port": port, "drain_s": drain_s})
-    code = launch.launch(config, plan(config), as_json=False)
+    try:
+        code = launch.launch(config, plan(config), as_json=False)
+    except ServekitError as error:
+        sys.stderr.write(error.message)
+        code = error.exit_code
     sys.stderr.write(f"torch imported: {'torch' in sys.modules}\n")
     sys.exit(code)

@@ -57,3 +57,19 @@ def test_every_field_that_was_sent_is_a_field_named_or_refused() -> None:
 def test_what_is_not_json_by_its_own_word_is_refused(content_type: str) -> None:
     with pytest.raises(UnsupportedMedia, match="set the Content-Type header"):
         parse(b"{}", content_type, ChatRequest)
+
+
+@pytest.mark.parametrize(
+    "field", [b'"tools": "\xff"', b'"best_of": 1e400', b'"tools": ' + b"9" * 5000]
+)
+def test_a_refused_field_of_undecodable_value_is_the_clients_fault(field: bytes) -> None:
+    body = b'{"model": "tiny", "prompt": "x", ' + field + b"}"
+    with pytest.raises(RequestError):
+        parse(body, "application/json", CompletionRequest)
+
+
+def test_a_key_that_is_no_token_id_is_named() -> None:
+    body = b'{"model": "tiny", "prompt": "x", "logit_bias": {"a": 1}}'
+    with pytest.raises(RequestError, match="in a key") as refused:
+        parse(body, "application/json", CompletionRequest)
+    assert refused.value.param == "/logit_bias"

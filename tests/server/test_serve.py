@@ -9,10 +9,15 @@ from tests.server.test_launch import ROOT
 CODE = """
 import sys
 from types import SimpleNamespace
+from servekit.errors import ServekitError
 from servekit.server.serve import main
 from tests.conftest import tiny_config
 changes = {changes}
-code = main(SimpleNamespace(config=tiny_config(**changes)), as_json={as_json})
+try:
+    code = main(SimpleNamespace(config=tiny_config(**changes)), as_json={as_json})
+except ServekitError as error:
+    sys.stderr.write(error.message)
+    code = error.exit_code
 heavy = {{"torch", "litestar", "zmq", "uvicorn"}} & set(sys.modules)
 sys.stderr.write(f"heavy: {{sorted(heavy)}}\\n")
 sys.exit(code)
@@ -34,7 +39,7 @@ def test_a_plan_that_does_not_fit_is_shown_and_refused_before_anything_heavy() -
     assert done.returncode == 2
     assert time.monotonic() - started < 5
     assert "DOES NOT FIT" in done.stdout
-    assert "servekit: tiny does not fit" in done.stderr
+    assert "tiny does not fit" in done.stderr
     assert "heavy: []" in done.stderr
 
 
