@@ -31,6 +31,8 @@ class Reference:
             dtype=dtype,
             quantization_config=GgufConfig(dequantize=True),
         ).eval()
+        # `min_new_tokens` would forbid these instead, and then another token is the best
+        self.model.generation_config.eos_token_id = None
 
     @torch.inference_mode()
     def logits(self, prompt: list[int], output: list[int]) -> torch.Tensor:
@@ -49,7 +51,6 @@ class Reference:
         whole = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            min_new_tokens=tokens,
             max_new_tokens=tokens,
             do_sample=False,
             repetition_penalty=1.0,
