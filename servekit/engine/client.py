@@ -79,9 +79,6 @@ class RequestStream:
         """Ends an unfinished request, once; the deltas that have come are followed by the end."""
         self._client.abort(self)
 
-    async def aclose(self) -> None:
-        self.abort()
-
     async def __aenter__(self) -> Self:
         return self
 
