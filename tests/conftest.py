@@ -9,7 +9,8 @@ import pytest
 # before torch: what the engine process is given, for engines inside the test process
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
-from servekit.config.schema import Config, DefaultRope, Shape
+from servekit.config.schema import Config
+from servekit.config.shape import DefaultRope, Shape
 
 TINY_SHAPE: dict[str, Any] = {
     "layers": 3,
@@ -17,7 +18,9 @@ TINY_SHAPE: dict[str, Any] = {
     "heads": 4,
     "kv_heads": 2,
     "head_dim": 8,
+    "value_head_dim": None,
     "intermediate_size": 48,
+    "gated_mlp": True,
     "vocab_size": 300,
     "max_position_embeddings": 512,
     "rms_norm_eps": 1e-5,
@@ -34,7 +37,17 @@ TINY_SHAPE: dict[str, Any] = {
     "attention_logit_softcap": None,
     "final_logit_softcap": None,
     "sliding_window": None,
+    "window_kind": "sliding",
     "full_attention_layers": (),
+    "shared_kv_layers": (),
+    "mlp_only_layers": (),
+    "mixer_only_layers": (),
+    "mla": None,
+    "moe": None,
+    "state": None,
+    "mtp_layers": 0,
+    "other_parameters": 0,
+    "planned_only": (),
     "rope": DefaultRope(kind="default", theta=10000.0),
     "local_rope": None,
 }
@@ -55,11 +68,13 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "sha256": None,
             "config": None,
             "dtype": "float32",
+            "quantized": None,
             "max_model_len": 256,
             "chat_template": None,
             "shape": tiny_shape(),
         },
-        "parallelism": {"tensor": 1},
+        "quantization": {"weights": "none", "scope": "linears"},
+        "parallelism": {"tensor": 1, "pipeline": 1, "data": 1, "expert": 1},
         "scheduler": {
             "policy": "continuous",
             "max_num_seqs": 8,
@@ -69,6 +84,7 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
         "kv": {
             "block_size": 16,
             "dtype": "float32",
+            "hybrid": False,
             "memory_gib": None,
             "capacity_tokens": 1024,
             "memory_fraction": None,
@@ -80,7 +96,45 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "device_names": (),
             "memory_gib": 4.0,
             "threads": 1,
+            "bandwidth_gb_s": 20.0,
+            "bf16_tflops": 1.0,
+            "fp8_tflops": None,
+            "int8_tflops": None,
+            "fp4_tflops": None,
+            "bf16": True,
+            "compute_capability": None,
+            "link": "none",
+            "link_gb_s": None,
+            "p2p": False,
+            "devices_per_node": 1,
+            "usd_per_hour": None,
+            "efficiency": "cpu",
         },
+        "speculative": {
+            "method": "none",
+            "tokens": 0,
+            "acceptance": 0.0,
+            "draft_parameters": None,
+            "draft_kv_bytes_per_token": None,
+        },
+        "slo": {
+            "ttft_ms": None,
+            "tpot_ms": None,
+            "percentile": 95.0,
+            "goodput_per_s": None,
+            "usd_per_million_output_tokens": None,
+            "enforce": "refuse",
+        },
+        "workload": {
+            "request_rate": 1.0,
+            "arrival_cv": 1.0,
+            "prompt_tokens": 100,
+            "prompt_cv": 0.5,
+            "output_tokens": 50,
+            "output_cv": 0.5,
+            "shared_prefix_tokens": 0,
+        },
+        "calibration": {"constants": None},
         "server": {"host": "127.0.0.1", "port": 0, "drain_s": 5.0, "max_body_mib": 4.0},
         "telemetry": {"exporter": "prometheus"},
     }

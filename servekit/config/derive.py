@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servekit.config import hf, machine
+from servekit.config import hf, machine, site
 from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves, select
 from servekit.config.problems import Problem, with_value
 from servekit.errors import ConfigError
@@ -97,7 +97,68 @@ def _memory_fraction(tree: Tree) -> float:
     return 0.2 if _read(tree, "hardware.kind") == "cpu" else 0.9
 
 
+def _quantized(tree: Tree) -> dict[str, str] | None:
+    path, config = _checkpoint(tree)
+    try:
+        return hf.read_quantized(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def _of_source(key: str, otherwise: str) -> Callable[[Tree], Any]:
+    def value(tree: Tree) -> Any:
+        quantized = select(tree, ("model", "quantized"))
+        if quantized == AUTO:
+            raise Unknown
+        return quantized[key] if isinstance(quantized, Mapping) else otherwise
+
+    return value
+
+
+def _by_speed(tree: Tree, sizes: tuple[int, int, int]) -> int:
+    """A size for a CPU or a small GPU, for a large one, and for the largest."""
+    tflops = 0 if _read(tree, "hardware.kind") == "cpu" else _read(tree, "hardware.bf16_tflops")
+    return sizes[0] if tflops < 450 else sizes[1] if tflops < 1200 else sizes[2]
+
+
+def _step_tokens(tree: Tree) -> int:
+    seats = select(tree, ("scheduler", "max_num_seqs"))
+    most = _by_speed(tree, (2048, 8192, 16384))
+    return max(most, seats) if isinstance(seats, int) else most
+
+
+def _seats(tree: Tree) -> int:
+    return min(_by_speed(tree, (256, 1024, 1024)), _read(tree, "scheduler.max_num_batched_tokens"))
+
+
+def _constants(tree: Tree) -> dict[str, Any] | None:
+    return site.constants_for(
+        _read(tree, "hardware.name"),
+        _read(tree, "parallelism.tensor"),
+        _read(tree, "parallelism.pipeline"),
+    )
+
+
 RULES: dict[str, Rule] = {
+    "hardware.memory_gib": Rule(
+        _on_cpu(_memory_gib), "this machine's memory, or the container's limit if that is less"
+    ),
+    "hardware.threads": Rule(
+        _on_cpu(lambda: machine.usable_cores()),
+        "the cores this process may use, or the container's CPU quota if that is less",
+    ),
+    "hardware.bandwidth_gb_s": Rule(
+        _on_cpu(lambda: machine.guessed_bandwidth_gb_s()),
+        "a guess from the cores of this machine; servekit doctor measures it",
+    ),
+    "hardware.bf16_tflops": Rule(
+        _on_cpu(lambda: machine.guessed_bf16_tflops()),
+        "a guess from the cores of this machine and their instructions; servekit doctor "
+        "measures it",
+    ),
+    "calibration.constants": Rule(
+        _constants, "the site file of this hardware and parallelism, if there is one"
+    ),
     "model.shape": Rule(_shape, "read from {value}", reads="model.config", fills=True),
     "model.source": Rule(
         lambda tree: f"file:{_folder(tree)}", "the folder of {value}", reads="model.config"
@@ -111,19 +172,43 @@ RULES: dict[str, Rule] = {
         "the longest context of the model, model.shape.max_position_embeddings={value}",
         reads="model.shape.max_position_embeddings",
     ),
+    "model.quantized": Rule(
+        _quantized, "quantization_config of {value}, if it has one", reads="model.config"
+    ),
+    "quantization.weights": Rule(
+        _of_source("weights", "none"),
+        "as the source has them, model.quantized={value}",
+        reads="model.quantized",
+    ),
+    "quantization.scope": Rule(
+        _of_source("scope", "linears"),
+        "as the source has them, model.quantized={value}",
+        reads="model.quantized",
+    ),
+    "scheduler.max_num_batched_tokens": Rule(
+        _step_tokens,
+        "steps of like duration: 2048, from 450 TFLOPS 8192, from 1200 TFLOPS 16384; "
+        "hardware.bf16_tflops={value}",
+        reads="hardware.bf16_tflops",
+    ),
+    "scheduler.max_num_seqs": Rule(
+        _seats,
+        "256, or 1024 on a device of 450 TFLOPS or more, and no more than "
+        "scheduler.max_num_batched_tokens; hardware.bf16_tflops={value}",
+        reads="hardware.bf16_tflops",
+    ),
     "kv.dtype": Rule(_copy("model.dtype"), "the same as model.dtype={value}", reads="model.dtype"),
+    "kv.hybrid": Rule(
+        lambda tree: _read(tree, "hardware.kind") != "cpu",
+        "true on a GPU; on a CPU this release stores every layer at full length; "
+        "hardware.kind={value}",
+        reads="hardware.kind",
+    ),
     "kv.memory_fraction": Rule(
         _memory_fraction,
         "0.9 on a GPU, which serves alone; 0.2 on a CPU, whose memory is others' too; "
         "hardware.kind={value}",
         reads="hardware.kind",
-    ),
-    "hardware.memory_gib": Rule(
-        _on_cpu(_memory_gib), "this machine's memory, or the container's limit if that is less"
-    ),
-    "hardware.threads": Rule(
-        _on_cpu(lambda: machine.usable_cores()),
-        "the cores this process may use, or the container's CPU quota if that is less",
     ),
 }
 """In the order in which they are applied: a rule may read what one before it derived."""

@@ -9,7 +9,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from servekit.config.schema import Config, Form
+from servekit.config.base import Form
+from servekit.config.schema import Config
 
 SUFFIXES = {"gib": "GiB", "mib": "MiB", "ms": "milliseconds", "s": "seconds"}
 NOUNS = ("tokens", "requests", "GPUs", "GiB", "MiB", "seconds")

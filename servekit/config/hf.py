@@ -103,6 +103,11 @@ def read_dtype(config: Mapping[str, Any]) -> str:
     raise ConfigError(f"it names no dtype; say model.dtype, one of {', '.join(DTYPES)}")
 
 
+def read_quantized(config: Mapping[str, Any]) -> dict[str, str] | None:
+    """A tree for `schema.Quantized`; None for weights in a plain dtype."""
+    return None
+
+
 def read_shape(config: Mapping[str, Any]) -> dict[str, Any]:
     """A tree for `schema.Shape`; raises ConfigError for what this decoder does not do."""
     try:
@@ -129,7 +134,9 @@ def _read_shape(config: Mapping[str, Any]) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": values.get("num_key_value_heads") or heads,
         "head_dim": head_dim,
+        "value_head_dim": None,
         "intermediate_size": _needed(values, "intermediate_size"),
+        "gated_mlp": True,
         "vocab_size": _needed(values, "vocab_size"),
         "max_position_embeddings": _needed(values, "max_position_embeddings"),
         "rms_norm_eps": values.get("rms_norm_eps", 1e-6),
@@ -146,7 +153,17 @@ def _read_shape(config: Mapping[str, Any]) -> dict[str, Any]:
         "attention_logit_softcap": values.get("attn_logit_softcapping"),
         "final_logit_softcap": values.get("final_logit_softcapping"),
         "sliding_window": sliding_window,
+        "window_kind": "sliding",
         "full_attention_layers": full_layers,
+        "shared_kv_layers": [],
+        "mlp_only_layers": [],
+        "mixer_only_layers": [],
+        "mla": None,
+        "moe": None,
+        "state": None,
+        "mtp_layers": 0,
+        "other_parameters": 0,
+        "planned_only": [],
         "rope": rope,
         "local_rope": local_rope,
     }

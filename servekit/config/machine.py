@@ -100,3 +100,20 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+CORE_BANDWIDTH_GB_S = 10.0
+"""What one core of a server reads from memory, with others reading too."""
+
+CORE_TFLOPS = {"amx_bf16": 1.0, "avx512_bf16": 0.3, "avx512f": 0.15, "avx2": 0.07}
+"""16-bit matrix products of one core by its best instructions, 10^12 operations/s."""
+
+
+def guessed_bandwidth_gb_s(root: Path = ROOT) -> float:
+    return CORE_BANDWIDTH_GB_S * usable_cores(root)
+
+
+def guessed_bf16_tflops(root: Path = ROOT) -> float:
+    flags = set(_text(root / "proc/cpuinfo").split())
+    each = next((rate for flag, rate in CORE_TFLOPS.items() if flag in flags), 0.03)
+    return round(each * usable_cores(root), 3)

@@ -5,131 +5,55 @@ this file is a default, so a value has exactly one home. The word `auto` never a
 `derive` has replaced it.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Dtype = Literal["bfloat16", "float16", "float32"]
-DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
+from servekit.config.base import Count, Dtype, Form, Group, PositiveFloat
+from servekit.config.rules import impossible
+from servekit.config.shape import Shape
+from servekit.config.targets import (
+    CalibrationConfig,
+    SloConfig,
+    SpeculativeConfig,
+    WorkloadConfig,
+)
 
-Count = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-ROPE_KIND = "how rotary frequencies are scaled for a longer context; default: not at all"
+KvDtype = Literal["bfloat16", "float16", "float32", "fp8", "int8", "int4", "nvfp4"]
+WeightFormat = Literal[
+    "none",
+    "fp8",
+    "fp8_block",
+    "int8",
+    "int4_g128",
+    "int4_g32",
+    "gptq_g128",
+    "mxfp4",
+    "nvfp4",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+]
+Scope = Literal["linears", "experts"]
+SCOPE = "linears: all projections but embedding, head and routers; experts: routed experts only"
+
 SOURCES = (
     "hf:org/name@revision, hf:org/name/file.gguf@revision, file:/path, or "
     "pypi:package==version/file.gguf"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What the pattern beside it asks for, as it is said to people."""
-
-    text: str
-
-
 Sha256 = Annotated[
     str, Field(pattern=r"^[0-9a-f]{64}$"), Form("64 hexadecimal digits in lower case")
 ]
 
 
-class Group(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
-    )
-
-
-class DefaultRope(Group):
-    kind: Literal["default"] = Field(description=ROPE_KIND)
-    theta: PositiveFloat = Field(description="base of the rotary frequencies")
-
-
-class LinearRope(Group):
-    kind: Literal["linear"] = Field(description=ROPE_KIND)
-    theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="positions are divided by this")
-
-
-class Llama3Rope(Group):
-    kind: Literal["llama3"] = Field(description=ROPE_KIND)
-    theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="low frequencies are divided by this")
-    low_freq_factor: PositiveFloat = Field(description="below this many turns: divided")
-    high_freq_factor: PositiveFloat = Field(description="above this many turns: left alone")
-    original_max_position_embeddings: Count = Field(description="context before scaling, tokens")
-
-
-class YarnRope(Group):
-    kind: Literal["yarn"] = Field(description=ROPE_KIND)
-    theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="how much longer the context became")
-    original_max_position_embeddings: Count = Field(description="context before scaling, tokens")
-    beta_fast: PositiveFloat = Field(description="turns above which a frequency is left alone")
-    beta_slow: PositiveFloat = Field(description="turns below which a frequency is divided")
-    attention_factor: PositiveFloat | None = Field(
-        description="multiplies cos and sin; null: 0.1 ln(factor) + 1"
-    )
-
-
-Rope = Annotated[DefaultRope | LinearRope | Llama3Rope | YarnRope, Field(discriminator="kind")]
-
-
-class Shape(Group):
-    """The numbers that make one decoder-only transformer; `model.decoder` is driven by them."""
-
-    layers: Count = Field(description="decoder layers")
-    hidden_size: Count = Field(description="width of the residual stream")
-    heads: Count = Field(description="query heads")
-    kv_heads: Count = Field(description="key and value heads; divides heads")
-    head_dim: Count = Field(description="width of one head; not always hidden_size / heads")
-    intermediate_size: Count = Field(description="width of the gated MLP")
-    vocab_size: Count = Field(description="rows of the embedding")
-    max_position_embeddings: Count = Field(description="longest context it was made for, tokens")
-    rms_norm_eps: PositiveFloat = Field(description="added to the mean square in every norm")
-    activation: Literal["silu", "gelu_tanh"] = Field(description="gate of the MLP")
-    tie_word_embeddings: bool = Field(description="the head is the embedding transposed")
-    qkv_bias: bool = Field(description="query, key and value projections add a bias")
-    output_bias: bool = Field(description="the attention output projection adds a bias")
-    mlp_bias: bool = Field(description="the MLP projections add a bias")
-    qk_norm: bool = Field(description="RMS norm over each query and key head before rope")
-    norm_unit_offset: bool = Field(description="norms multiply by 1 + weight (Gemma)")
-    post_norms: bool = Field(description="norms after attention and MLP too (Gemma 2 and 3)")
-    scale_embeddings: bool = Field(description="embeddings times sqrt(hidden_size) (Gemma)")
-    attention_scale: PositiveFloat | None = Field(
-        description="scores are multiplied by this; null: head_dim ** -0.5"
-    )
-    attention_logit_softcap: PositiveFloat | None = Field(
-        description="scores become cap * tanh(score / cap)"
-    )
-    final_logit_softcap: PositiveFloat | None = Field(
-        description="logits become cap * tanh(logit / cap)"
-    )
-    sliding_window: Count | None = Field(
-        description="tokens seen by sliding-window layers, itself included; null: all layers full"
-    )
-    full_attention_layers: tuple[int, ...] = Field(
-        description="indices of layers that see everything, where sliding_window is set"
-    )
-    rope: Rope = Field(description="rotary embedding of full-attention layers")
-    local_rope: Rope | None = Field(
-        description="rotary embedding of sliding-window layers; null: the same"
-    )
-
-    @model_validator(mode="after")
-    def _heads_and_layers(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim ({self.head_dim}) must be even for rotary embeddings")
-        outside = [layer for layer in self.full_attention_layers if not 0 <= layer < self.layers]
-        if outside:
-            raise ValueError(f"full_attention_layers {outside} are not among {self.layers} layers")
-        return self
-
-    def window(self, layer: int) -> int | None:
-        """Tokens that layer may look back on, itself included; None: all of them."""
-        return None if layer in self.full_attention_layers else self.sliding_window
+class Quantized(Group):
+    weights: WeightFormat = Field(description="format of the weights in the source")
+    scope: Scope = Field(description=SCOPE)
 
 
 class ModelConfig(Group):
@@ -141,7 +65,10 @@ class ModelConfig(Group):
         description="checksum of the file that source names; null: not checked"
     )
     config: str | None = Field(description="a Hugging Face config.json that the shape is read from")
-    dtype: Dtype = Field(description="weights and activations are held in this")
+    dtype: Dtype = Field(description="activations, and weights without a format of their own")
+    quantized: Quantized | None = Field(
+        description="format of the weights in the source; null: model.dtype, or read into it"
+    )
     max_model_len: Count = Field(description="longest prompt plus output, tokens")
     chat_template: str | None = Field(
         description="Jinja text or a path to it; null: the one that comes with the weights"
@@ -158,8 +85,44 @@ class ModelConfig(Group):
         return self
 
 
+class QuantizationConfig(Group):
+    weights: WeightFormat = Field(description="format the weights are held in; none: model.dtype")
+    scope: Scope = Field(description=SCOPE)
+
+
 class ParallelismConfig(Group):
+    """`tensor * pipeline` devices hold one copy of the model, `data` copies share the requests."""
+
     tensor: Count = Field(description="GPUs that share every layer")
+    pipeline: Count = Field(description="stages that the layers are cut into")
+    data: Count = Field(description="copies that share the requests")
+    expert: Count = Field(
+        description="ranks that share out whole experts: within tensor, or all of tensor x data; "
+        "1: every expert is cut into tensor parts"
+    )
+
+    @property
+    def devices(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def expert_group(self) -> int:
+        """Ranks that together hold the experts of a layer once."""
+        return self.tensor * self.data if self.expert > self.tensor else self.tensor
+
+    @property
+    def expert_tensor(self) -> int:
+        """Parts that one expert is cut into."""
+        return self.expert_group // self.expert
+
+    @model_validator(mode="after")
+    def _experts(self) -> Self:
+        if self.expert_group % self.expert:
+            raise ValueError(
+                f"expert ({self.expert}) must divide tensor ({self.tensor}) or, if more, tensor x "
+                f"data ({self.tensor * self.data})"
+            )
+        return self
 
 
 class SchedulerConfig(Group):
@@ -183,7 +146,13 @@ class SchedulerConfig(Group):
 
 class KvConfig(Group):
     block_size: Annotated[int, Field(ge=1, le=1024)] = Field(description="tokens in a block")
-    dtype: Dtype = Field(description="keys and values are stored in this")
+    dtype: KvDtype = Field(
+        description="keys and values are stored in this; int8 and int4 with a scale for each head "
+        "of each token, nvfp4 with one for 16 values"
+    )
+    hybrid: bool = Field(
+        description="sliding-window and chunked layers keep only what they can still see"
+    )
     memory_gib: PositiveFloat | None = Field(description="size of the KV cache, GiB")
     capacity_tokens: Count | None = Field(description="size of the KV cache, tokens")
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = Field(
@@ -211,6 +180,27 @@ class HardwareConfig(Group):
     )
     memory_gib: PositiveFloat = Field(description="memory a process sees on one device, GiB")
     threads: Count | None = Field(description="CPU threads of the engine; null on a GPU")
+    bandwidth_gb_s: PositiveFloat = Field(description="of the device's memory, 10^9 bytes/s")
+    bf16_tflops: PositiveFloat = Field(description="dense, 16-bit, 10^12 operations/s")
+    fp8_tflops: PositiveFloat | None = Field(description="dense, fp8; null: not in hardware")
+    int8_tflops: PositiveFloat | None = Field(description="dense, int8; null: not in hardware")
+    fp4_tflops: PositiveFloat | None = Field(description="dense, fp4; null: not in hardware")
+    bf16: bool = Field(description="bfloat16 is computed in hardware")
+    compute_capability: str | None = Field(description="8.9, 9.0, gfx942 ...; null on a CPU")
+    link: Literal["none", "pcie", "nvlink", "infinity_fabric"] = Field(
+        description="what joins the devices of one machine"
+    )
+    link_gb_s: PositiveFloat | None = Field(
+        description="of one device to the others, both directions together, 10^9 bytes/s"
+    )
+    p2p: bool = Field(description="devices read each other's memory without the host")
+    devices_per_node: Count = Field(description="devices joined by link; more go by the network")
+    usd_per_hour: PositiveFloat | None = Field(
+        description="price of one device, USD; an example of on-demand prices: give your own"
+    )
+    efficiency: str = Field(
+        min_length=1, description="table of measured efficiencies, in servekit/spec/efficiency/"
+    )
 
     @model_validator(mode="after")
     def _threads(self) -> Self:
@@ -237,19 +227,20 @@ class Config(Group):
 
     name: str = Field(min_length=1, description="what this deployment is called")
     model: ModelConfig = Field(description="what is served")
+    quantization: QuantizationConfig = Field(description="how its weights are held")
     parallelism: ParallelismConfig = Field(description="how it is spread over devices")
     scheduler: SchedulerConfig = Field(description="who runs when")
     kv: KvConfig = Field(description="the paged cache of keys and values")
+    speculative: SpeculativeConfig = Field(description="guessing tokens ahead")
+    slo: SloConfig = Field(description="what users are promised")
+    workload: WorkloadConfig = Field(description="the traffic it is planned for")
     hardware: HardwareConfig = Field(description="what it runs on")
+    calibration: CalibrationConfig = Field(description="what this site measured")
     server: ServerConfig = Field(description="the HTTP side")
     telemetry: TelemetryConfig = Field(description="what is measured and where it goes")
 
     @model_validator(mode="after")
-    def _tensor(self) -> Self:
-        heads, tensor = self.model.shape.heads, self.parallelism.tensor
-        kv_heads = self.model.shape.kv_heads
-        if heads % tensor or (kv_heads % tensor and tensor % kv_heads):
-            raise ValueError(
-                f"parallelism.tensor={tensor} does not divide {heads} heads and {kv_heads} KV heads"
-            )
+    def _possible(self) -> Self:
+        if problem := next(impossible(self), None):
+            raise ValueError(problem)
         return self

@@ -2,7 +2,7 @@
 
 import torch
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 
 DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,

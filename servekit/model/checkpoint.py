@@ -11,7 +11,7 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from servekit.config.schema import Rope, Shape, YarnRope
+from servekit.config.shape import Rope, Shape, YarnRope
 from servekit.errors import WeightsError
 from servekit.model.rope import yarn_attention_factor
 

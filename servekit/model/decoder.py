@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.kernels.paged_attention import plan_attention
 from servekit.kernels.rope import rope_tables
 from servekit.model.cache import DTYPES, KvCache

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from gguf.constants import GGMLQuantizationType
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.errors import WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, chunks
 from servekit.model.gguf_metadata import GgufTensor, read_directory

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.kernels.gated import gated_activation
 from servekit.kernels.paged_attention import AttentionPlan, paged_attention
 from servekit.kernels.rms_norm import rms_norm

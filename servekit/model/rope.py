@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from servekit.config.schema import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:

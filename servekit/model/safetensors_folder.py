@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servekit.config.hf import read_config, read_shape
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.errors import ConfigError, WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, facts_of
 

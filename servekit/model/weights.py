@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.errors import WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, chunks, differences
 from servekit.model.decoder import Decoder

@@ -16,8 +16,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from servekit.config.base import Dtype
 from servekit.config.folders import first_comment, options, search_folders
-from servekit.config.schema import Dtype, Shape
+from servekit.config.shape import Shape
 from servekit.errors import ConfigError, WeightsError
 from servekit.planner.checkpoint import (
     Checkpoint,

@@ -7,7 +7,8 @@ device: with tensor parallelism every rank holds the same amount, so the worst i
 from dataclasses import dataclass
 from typing import Literal
 
-from servekit.config.schema import DTYPE_BYTES, Config
+from servekit.config.base import DTYPE_BYTES
+from servekit.config.schema import Config
 from servekit.spec.model import GIB, ceil_div, kv_bytes_per_token, kv_heads_per_rank, weights_bytes
 
 Standing = Literal["exact", "measured", "modelled", "guess"]

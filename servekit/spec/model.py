@@ -6,7 +6,8 @@ query, key, value and output projections, and the gate, up and down of a gated M
 
 from dataclasses import dataclass
 
-from servekit.config.schema import DTYPE_BYTES, Dtype, Shape
+from servekit.config.base import DTYPE_BYTES, Dtype
+from servekit.config.shape import Shape
 
 GIB = 1024**3
 VOCAB_ALIGNMENT = 64

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from servekit.config.hf import read_config, read_dtype, read_shape
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.errors import ConfigError
 
 LLAMA: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.engine.local import LocalEngine
 from servekit.engine.messages import Sampling
 from servekit.model.decoder import Decoder

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from servekit.config.schema import DefaultRope, LinearRope, Llama3Rope, Shape, YarnRope
+from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Shape, YarnRope
 from tests.conftest import tiny_shape
 
 SIZES: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.model.decoder import Decoder
 from servekit.model.weights import load_decoder
 from tests.model.families import FAMILIES, save

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from servekit.config.schema import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
 from servekit.model.rope import inverse_frequencies
 
 LLAMA_31 = {

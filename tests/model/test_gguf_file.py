@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from servekit.config.schema import Llama3Rope
+from servekit.config.shape import Llama3Rope
 from servekit.errors import WeightsError
 from servekit.model import checkpoint
 from servekit.model.checkpoint import BLOCKS, Stored

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from servekit.config.schema import DefaultRope, Shape
+from servekit.config.shape import DefaultRope, Shape
 from servekit.errors import WeightsError
 from servekit.model.decoder import Decoder
 from servekit.model.weights import load_decoder

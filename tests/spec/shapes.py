@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from servekit.config.schema import Config, Shape
+from servekit.config.schema import Config
+from servekit.config.shape import Shape
 from tests.conftest import tiny_config, tiny_shape
 
 

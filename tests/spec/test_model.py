@@ -2,7 +2,7 @@
 
 import pytest
 
-from servekit.config.schema import Shape
+from servekit.config.shape import Shape
 from servekit.spec.model import (
     GIB,
     kv_bytes_per_token,
