@@ -22,7 +22,17 @@ HYDRA_FLAGS: dict[str, tuple[str, ...] | None] = {
 }
 """Flags that Hydra answers by itself, with the words that may follow where they are fixed."""
 
-OUR_FLAGS = ("--json", "--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd")
+VERB_FLAGS = {"--explain": "plan", "--markdown": "diff"}
+"""Switches of one verb each."""
+
+VERB_VALUES = {"--from-log": ("plan", "a file"), "--fail-on": ("diff", "policies")}
+"""Flags of one verb each that take a value, and what it is."""
+
+OUR_FLAGS = (
+    *("--json", "--help", "-h", "--version", "--multirun", "-m", "--config-dir", "-cd"),
+    *VERB_FLAGS,
+    *VERB_VALUES,
+)
 
 
 @dataclass(slots=True)
@@ -37,6 +47,8 @@ class Line:
     sweep: bool = False
     config_dir: str | None = None
     hydra: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    """Flags of one verb, with their values; a switch has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +72,19 @@ def _serve(line: Line) -> int:
 def _plan(line: Line) -> int:
     from servekit.config.compose import jobs, load
     from servekit.planner.page import main as plan
-    from servekit.planner.page import sweep
+    from servekit.planner.sweep import main as sweep
 
     if not line.sweep:
-        return plan(load(line.words, line.config_dir), line.as_json)
+        composed = load(line.words, line.config_dir)
+        if (log := line.options.get("--from-log")) is not None:
+            from servekit.planner.startup_log import main as read_log
+
+            return read_log(log, composed, line.as_json)
+        return plan(composed, line.as_json, explain="--explain" in line.options)
+    if line.options:
+        raise ConfigError(f"{next(iter(line.options))} is for one configuration, not for -m")
     each = jobs(line.words, line.config_dir)
-    return sweep(((words, load(words, line.config_dir)) for words in each), line.as_json)
+    return sweep(each, lambda words: load(words, line.config_dir), line.as_json)
 
 
 def _explain(line: Line) -> int:
@@ -84,11 +103,35 @@ def _models(line: Line) -> int:
     return models(line.words, line.as_json)
 
 
+def _diff(line: Line) -> int:
+    if line.sweep:
+        raise ConfigError("diff compares two configurations; -m is for `servekit plan -m ...`")
+    from servekit.planner.diff import main as diff
+
+    return diff(
+        line.words,
+        line.config_dir,
+        as_json=line.as_json,
+        markdown="--markdown" in line.options,
+        fail_on=line.options.get("--fail-on"),
+    )
+
+
+def _doctor(line: Line) -> int:
+    if line.words or line.config_dir or line.sweep:
+        raise ConfigError("doctor looks at this machine; it takes no words but --json")
+    from servekit.planner.doctor import main as doctor
+
+    return doctor(line.as_json)
+
+
 VERBS: dict[str, Verb] = {
     "serve": Verb("plan, check and launch; the verb may be left out", _serve),
-    "plan": Verb("memory and KV capacity, before anything is loaded", _plan),
+    "plan": Verb("does it fit, how fast, what does it cost, before anything is loaded", _plan),
+    "diff": Verb("what a change does to capacity, latency and cost", _diff, composes=False),
     "explain": Verb("a key's value, meaning, limits, and where it came from", _explain),
     "models": Verb("list the models; fetch or inspect one", _models, composes=False),
+    "doctor": Verb("what this machine is, as a hardware option", _doctor, composes=False),
 }
 
 
@@ -124,6 +167,8 @@ def parse(arguments: Sequence[str]) -> Line:
             if not equals and not rest:
                 raise ConfigError(f"{flag} needs a folder after it")
             line.config_dir = value if equals else rest.pop(0)
+        elif flag in VERB_VALUES:
+            line.options[flag] = _value(flag, value if equals else None, rest)
         elif flag in HYDRA_FLAGS:
             line.hydra += _hydra(word, rest)
         else:
@@ -132,6 +177,7 @@ def parse(arguments: Sequence[str]) -> Line:
         line.verb = line.words.pop(0)
         if line.verb not in VERBS:
             raise ConfigError(_no_verb(line.verb))
+    _check_options(line)
     late = next((word for word in line.words if word in VERBS), None)
     if late is not None and line.verb is None:
         raise ConfigError(f"the command comes first: servekit {late} ...")
@@ -140,6 +186,21 @@ def parse(arguments: Sequence[str]) -> Line:
     elif line.hydra and not _leads(line.hydra):
         raise ConfigError(f"{line.hydra[0]} goes with --cfg job, which shows the composed YAML")
     return line
+
+
+def _value(flag: str, given: str | None, rest: list[str]) -> str:
+    """What stands after `=` or as the next word, which is taken off `rest`."""
+    value = given if given is not None else rest.pop(0) if rest else ""
+    if not value or (given is None and value.startswith("-")):
+        raise ConfigError(f"{flag} needs {VERB_VALUES[flag][1]} after it")
+    return value
+
+
+def _check_options(line: Line) -> None:
+    for flag in line.options:
+        verb = VERB_FLAGS.get(flag) or VERB_VALUES[flag][0]
+        if line.verb != verb:
+            raise ConfigError(f"{flag} is for servekit {verb}")
 
 
 def _leads(hydra: list[str]) -> bool:
@@ -183,6 +244,8 @@ def _switch(line: Line, word: str) -> None:
             line.version = True
         case "--multirun" | "-m":
             line.sweep = True
+        case _ if word in VERB_FLAGS:
+            line.options[word] = ""
         case _:
             raise ConfigError(f"there is no flag {word}{_meant(word, [*OUR_FLAGS, *HYDRA_FLAGS])}")
 

@@ -4,6 +4,8 @@
     ├── ConfigError                    the words do not make a configuration      exit 2
     ├── PlanRefused                    the configuration does not make a service  exit 2
     │   ├── DoesNotFit                     its memory is larger than the hardware's
+    │   ├── Impossible                     the hardware does not compute what it needs
+    │   ├── MissesSlo                      it fits, and its users are promised more than it gives
     │   ├── HardwareMissing                this machine does not have that hardware
     │   └── NotBuilt                       this release cannot run what was asked
     ├── SourceError                    the weights cannot be fetched              exit 1
@@ -66,6 +68,14 @@ class PlanRefused(ServekitError):
 
 class DoesNotFit(PlanRefused):
     code = "does_not_fit"
+
+
+class Impossible(PlanRefused):
+    code = "impossible"
+
+
+class MissesSlo(PlanRefused):
+    code = "misses_slo"
 
 
 class HardwareMissing(PlanRefused):

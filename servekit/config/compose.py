@@ -49,8 +49,11 @@ def load(words: Sequence[str], config_dir: str | None = None) -> Composed:
 
     Raises InvalidConfig with every problem found, ConfigError if `config_dir` is not a folder.
     """
-    library = Library(config_dir)
-    layered, problems = _layer(library, words)
+    return settle(*layer(Library(config_dir), words))
+
+
+def settle(layered: Layered, problems: Sequence[Problem] = ()) -> Composed:
+    """What a tree of `layer` means; it is not changed. Raises InvalidConfig as `load` does."""
     config, found = _examine(deepcopy(layered))
     if config is not None and not problems:
         return _composed(*config)
@@ -80,8 +83,11 @@ def jobs(words: Sequence[str], config_dir: str | None = None) -> list[list[str]]
     return [list(job) for job in product(*choices)]
 
 
-def _layer(library: Library, words: Sequence[str]) -> tuple[Layered, list[Problem]]:
-    """Files and words, one upon the other; words that cannot be used are problems."""
+def layer(library: Library, words: Sequence[str]) -> tuple[Layered, list[Problem]]:
+    """Files and words, one upon the other; words that cannot be used are problems.
+
+    Raises InvalidConfig where there is no tree at all: a file is missing or is not YAML.
+    """
     parsed, problems = library.parse(words)
     choices: list[Override] = []
     settings: list[Override] = []
@@ -169,7 +175,7 @@ def _examine(
 
 def _resolve(layered: Layered) -> list[Problem]:
     """Replaces `${...}` by what it refers to; reports that and `???` where it cannot be."""
-    tree = OmegaConf.create(layered.tree)
+    tree = None
     problems = []
     for key, value in list(leaves(layered.tree)):
         origin = layered.origins[key]
@@ -178,6 +184,8 @@ def _resolve(layered: Layered) -> list[Problem]:
                 Problem("value", key, f"must be given: {key}=...", (origin.where,), False)
             )
         elif isinstance(value, str) and "${" in value:
+            # seldom needed, and slow to make: half the time of composing
+            tree = OmegaConf.create(layered.tree) if tree is None else tree
             try:
                 resolved = OmegaConf.select(tree, key, throw_on_resolution_failure=True)
             except OmegaConfBaseException as error:

@@ -118,6 +118,8 @@ def _of_source(key: str, otherwise: str) -> Callable[[Tree], Any]:
 def _by_speed(tree: Tree, sizes: tuple[int, int, int]) -> int:
     """A size for a CPU or a small GPU, for a large one, and for the largest."""
     tflops = 0 if _read(tree, "hardware.kind") == "cpu" else _read(tree, "hardware.bf16_tflops")
+    if not isinstance(tflops, int | float):
+        raise Unknown
     return sizes[0] if tflops < 450 else sizes[1] if tflops < 1200 else sizes[2]
 
 
@@ -128,7 +130,10 @@ def _step_tokens(tree: Tree) -> int:
 
 
 def _seats(tree: Tree) -> int:
-    return min(_by_speed(tree, (256, 1024, 1024)), _read(tree, "scheduler.max_num_batched_tokens"))
+    tokens = _read(tree, "scheduler.max_num_batched_tokens")
+    if not isinstance(tokens, int):
+        raise Unknown
+    return min(_by_speed(tree, (256, 1024, 1024)), tokens)
 
 
 def _constants(tree: Tree) -> dict[str, Any] | None:
@@ -136,6 +141,7 @@ def _constants(tree: Tree) -> dict[str, Any] | None:
         _read(tree, "hardware.name"),
         _read(tree, "parallelism.tensor"),
         _read(tree, "parallelism.pipeline"),
+        model=site.model_key(_read(tree, "model.name"), _read(tree, "quantization.weights")),
     )
 
 
@@ -155,9 +161,6 @@ RULES: dict[str, Rule] = {
         _on_cpu(lambda: machine.guessed_bf16_tflops()),
         "a guess from the cores of this machine and their instructions; servekit doctor "
         "measures it",
-    ),
-    "calibration.constants": Rule(
-        _constants, "the site file of this hardware and parallelism, if there is one"
     ),
     "model.shape": Rule(_shape, "read from {value}", reads="model.config", fills=True),
     "model.source": Rule(
@@ -209,6 +212,9 @@ RULES: dict[str, Rule] = {
         "0.9 on a GPU, which serves alone; 0.2 on a CPU, whose memory is others' too; "
         "hardware.kind={value}",
         reads="hardware.kind",
+    ),
+    "calibration.constants": Rule(
+        _constants, "the site file of this hardware and parallelism, if there is one"
     ),
 }
 """In the order in which they are applied: a rule may read what one before it derived."""

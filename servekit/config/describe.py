@@ -12,7 +12,16 @@ from pydantic.fields import FieldInfo
 from servekit.config.base import Form
 from servekit.config.schema import Config
 
-SUFFIXES = {"gib": "GiB", "mib": "MiB", "ms": "milliseconds", "s": "seconds"}
+SUFFIXES = {
+    "gb_s": "10^9 bytes/s",
+    "tflops": "10^12 operations/s",
+    "per_s": "a second",
+    "gib": "GiB",
+    "mib": "MiB",
+    "ms": "milliseconds",
+    "s": "seconds",
+}
+"""By the end of a key, the longer ends first."""
 NOUNS = ("tokens", "requests", "GPUs", "GiB", "MiB", "seconds")
 
 
@@ -132,8 +141,9 @@ def _limits(metadata: list[Any]) -> Iterator[str]:
 def unit(key: str, field: FieldInfo) -> str | None:
     """From the key's suffix, or the noun that its meaning starts or ends with."""
     name = key.rpartition(".")[2]
-    if "_" in name and (found := SUFFIXES.get(name.rpartition("_")[2])):
-        return found
+    for end, unit_words in SUFFIXES.items():
+        if name.endswith(f"_{end}"):
+            return unit_words
     meaning = (field.description or "").split(";")[0].split(":")[0]
     words = meaning.replace(",", " ").split() or [""]
     return next((word for word in (words[-1], words[0]) if word in NOUNS), None)

@@ -38,9 +38,12 @@ def _existing(folder: Path, named_by: str) -> Path:
     return folder.resolve()
 
 
-def search_folders(config_dir: str | None) -> list[Path]:
-    """All folders, in the order in which a name is looked up."""
-    return [*preferred_folders(), builtin_folder(), *added_folder(config_dir)]
+def search_folders(config_dir: str | None, conf: Path | None = None) -> list[Path]:
+    """All folders, in the order in which a name is looked up; `conf` stands for the built-in one.
+
+    Another `conf/` is one of another revision, which `servekit diff` compares with.
+    """
+    return [*preferred_folders(), conf or builtin_folder(), *added_folder(config_dir)]
 
 
 def options(group: str, folders: list[Path]) -> list[str]:

@@ -1,5 +1,7 @@
 """The page of `servekit --help`: verbs, recipes and groups, read from file names alone."""
 
+import shutil
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +12,18 @@ EXAMPLES = """\
   servekit +recipe=chat_smollm2 server.port=9000          with one value changed
   servekit plan +recipe=chat_llama8b hardware=l4          would it fit there?
   servekit plan -m kv.block_size=16,32 +recipe=chat_smollm2
+  servekit diff "+recipe=chat_llama8b" "+recipe=chat_llama8b kv.dtype=fp8"
+  servekit diff main HEAD --fail-on does_not_fit,slo      every recipe at two git revisions
   servekit explain scheduler.max_num_seqs +recipe=chat_smollm2
   servekit --config-dir mine +recipe=own                  mine/recipe/own.yaml"""
 
 FLAGS = """\
   --json               machine-readable output
   --config-dir FOLDER  more recipes and groups; SERVEKIT_CONFIG_PATH: folders that come before ours
-  -m                   plan every combination of a=1,2 b=3,4
+  -m                   plan every combination of a=1,2 b=3,4 in one table
+  --explain            plan: each formula with its numbers
+  --from-log FILE      plan: learn this site's constants from a start-up log
+  --fail-on POLICIES   diff: exit 2 on does_not_fit, slo, cost>10% ...; --markdown: for a review
   --cfg job            the composed YAML, before rules and checks; --info: what Hydra did
   -sc install=bash     eval "$(servekit -sc install=bash)" completes words at the prompt
   --version, --help"""
@@ -61,5 +68,16 @@ def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
 
 
 def _columns(rows: Mapping[str, str]) -> list[str]:
+    """Names and texts side by side; a long text goes on below itself."""
     width = max((len(name) for name in rows), default=0)
-    return [f"  {name:{width}}  {text}" for name, text in rows.items()]
+    room = max(40, min(shutil.get_terminal_size((100, 24)).columns, 120) - width - 4)
+    return [
+        f"  {name if first else '':{width}}  {line}"
+        for name, text in rows.items()
+        for first, line in _lines(text, room)
+    ]
+
+
+def _lines(text: str, room: int) -> list[tuple[bool, str]]:
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [(place == 0, line) for place, line in enumerate(lines)]

@@ -63,10 +63,10 @@ class Piece:
 class Library:
     """The configuration files that a command line can choose from."""
 
-    def __init__(self, config_dir: str | None) -> None:
+    def __init__(self, config_dir: str | None, conf: Path | None = None) -> None:
         version.setbase(VERSION_BASE)
         Plugins.instance()  # it registers the kinds of sources that a search path may name
-        self.folders = folders.search_folders(config_dir)
+        self.folders = folders.search_folders(config_dir, conf)
         search_path = ConfigSearchPathImpl()
         search_path.append("hydra", "pkg://hydra.conf")
         for folder in self.folders:

@@ -104,16 +104,45 @@ def _text(file: Path) -> str:
 
 CORE_BANDWIDTH_GB_S = 10.0
 """What one core of a server reads from memory, with others reading too."""
+SOCKET_BANDWIDTH_GB_S = 300.0
+"""Eight channels of DDR5: more cores do not read faster."""
 
-CORE_TFLOPS = {"amx_bf16": 1.0, "avx512_bf16": 0.3, "avx512f": 0.15, "avx2": 0.07}
+CORE_TFLOPS = {
+    "amx_bf16": 1.0,
+    "avx512_bf16": 0.2,
+    "avx512f": 0.1,
+    "avx2": 0.05,
+    "bf16": 0.1,  # Arm
+    "asimd": 0.03,
+}
 """16-bit matrix products of one core by its best instructions, 10^12 operations/s."""
+ANY_CORE_TFLOPS = 0.02
 
 
 def guessed_bandwidth_gb_s(root: Path = ROOT) -> float:
-    return CORE_BANDWIDTH_GB_S * usable_cores(root)
+    return min(SOCKET_BANDWIDTH_GB_S, CORE_BANDWIDTH_GB_S * usable_cores(root))
 
 
 def guessed_bf16_tflops(root: Path = ROOT) -> float:
-    flags = set(_text(root / "proc/cpuinfo").split())
-    each = next((rate for flag, rate in CORE_TFLOPS.items() if flag in flags), 0.03)
+    each = CORE_TFLOPS.get(best_instructions(root) or "", ANY_CORE_TFLOPS)
     return round(each * usable_cores(root), 3)
+
+
+def best_instructions(root: Path = ROOT) -> str | None:
+    """The first of `CORE_TFLOPS` that this CPU has; None where it says nothing of the kind."""
+    flags = set((_cpu_info("flags", root) or _cpu_info("Features", root)).split())
+    return next((flag for flag in CORE_TFLOPS if flag in flags), None)
+
+
+def cpu_name(root: Path = ROOT) -> str:
+    """As the kernel calls it; Arm machines may not say."""
+    return _cpu_info("model name", root) or "CPU"
+
+
+def _cpu_info(key: str, root: Path) -> str:
+    """The first line of that key."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""

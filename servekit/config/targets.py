@@ -82,13 +82,18 @@ class Constants(Group):
     """What a start-up log of this deployment, or of one like it, measured."""
 
     source: str = Field(min_length=1, description="the log these were read from")
-    weights_ratio: PositiveFloat = Field(description="measured weights over planned ones")
-    activations_ratio: PositiveFloat = Field(description="measured activations over planned ones")
-    runtime_gib: Annotated[float, Field(ge=0)] = Field(
-        description="context, libraries and collectives, GiB"
+    weights_ratio: PositiveFloat | None = Field(
+        description="measured weights over planned ones; null: the log does not say, or is of "
+        "another model"
+    )
+    activations_ratio: PositiveFloat | None = Field(
+        description="measured activations over planned ones; null: the log does not say"
+    )
+    runtime_gib: Annotated[float, Field(ge=0)] | None = Field(
+        description="context, libraries and collectives, GiB; null: the log does not say"
     )
     graphs_gib: Annotated[float, Field(ge=0)] | None = Field(
-        description="captured graphs, GiB; null: the log does not say"
+        description="captured graphs, GiB; null: the log does not say, or is of another model"
     )
 
 

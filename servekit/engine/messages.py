@@ -98,7 +98,10 @@ class Loading(msgspec.Struct, tag="loading", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """Planned beside measured, for the log, `/v1/servekit/plan` and metrics."""
+    """Planned beside measured, for the log, `/v1/servekit/plan` and metrics.
+
+    Blocks and bytes of the cache are those that requests may own, without the null block.
+    """
 
     max_model_len: int
     capacity_tokens: int

@@ -32,6 +32,11 @@ class KvCache:
     def bytes(self) -> int:
         return self.data.numel() * self.data.element_size()
 
+    @property
+    def bytes_to_own(self) -> int:
+        """Without the null block."""
+        return self.bytes - self.bytes // self.num_blocks
+
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, each [num_blocks, block_size, kv_heads, head_dim]."""
         return self.data[index, 0], self.data[index, 1]

@@ -12,7 +12,7 @@ from servekit.model.inputs import StepInputs
 from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
 from servekit.model.rope import inverse_frequencies
 from servekit.model.sizes import padded
-from servekit.spec.memory import GATHER_TOKENS
+from servekit.spec.activations import GATHER_TOKENS
 
 
 class Decoder(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from gguf.constants import GGMLQuantizationType
 
-from servekit.config.shape import Shape
+from servekit.config.shape import OtherRope, Shape
 from servekit.errors import WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, chunks
 from servekit.model.gguf_metadata import GgufTensor, read_directory
@@ -194,8 +194,10 @@ def _facts(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_rope_factors(stored: Stored, shape: Shape) -> None:
     """Llama 3's scaling comes as what each frequency is divided by."""
+    frequencies = inverse_frequencies(shape.rope, shape.head_dim)[0]
+    assert not isinstance(shape.rope, OtherRope), "it has no frequencies"
     plain = shape.rope.theta ** -(torch.arange(0, shape.head_dim, 2) / shape.head_dim)
-    factors = plain / inverse_frequencies(shape.rope, shape.head_dim)[0]
+    factors = plain / frequencies
     [(_, theirs)] = chunks(replace(stored, size=(1, stored.size[-1])))
     if theirs.numel() != factors.numel() or not torch.allclose(
         theirs[0].float(), factors, rtol=1e-3

@@ -4,11 +4,17 @@ import math
 
 import torch
 
-from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, OtherRope, Rope, YarnRope
+from servekit.errors import NotBuilt
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Radians a position, float32 [head_dim / 2] on the CPU, and what cos and sin are scaled by."""
+    """Radians a position, float32 [head_dim / 2] on the CPU, and what cos and sin are scaled by.
+
+    Raises NotBuilt for kinds that are only planned.
+    """
+    if isinstance(rope, OtherRope):
+        raise NotBuilt("model.shape.rope is of a kind that this release plans but does not compute")
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     power = rope.theta**exponent
     match rope:

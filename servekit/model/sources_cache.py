@@ -76,6 +76,14 @@ def cached(
                 shutil.rmtree(staging, ignore_errors=True)
 
 
+def finished(source: str) -> Path | None:
+    """The file of `source` if it was fetched, by its manifest alone; nothing is read or checked."""
+    entry = cache_root() / "pypi" / _folder_name(source)
+    record = _read_record(entry / _MANIFEST)
+    file = entry / record.file if record is not None and record.source == source else None
+    return file if file is not None and file.is_file() else None
+
+
 def verify(path: Path, source: str, sha256: str, progress: Progress) -> None:
     """Check a file that is not ours, remembering the outcome. Raises SourceError."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()

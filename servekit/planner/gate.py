@@ -3,48 +3,63 @@
 from collections.abc import Sequence
 
 from servekit.config.schema import Config
-from servekit.errors import DoesNotFit, HardwareMissing, NotBuilt
+from servekit.errors import DoesNotFit, HardwareMissing, Impossible, MissesSlo, NotBuilt
+from servekit.planner.capability import cannot_run
 from servekit.planner.plan import Plan
 from servekit.spec.hardware import Device, matches
 from servekit.spec.model import GIB
 
 
 def check(plan: Plan, config: Config, devices: Sequence[Device]) -> None:
-    """Raise DoesNotFit, NotBuilt or HardwareMissing, in that order; return if it may start.
+    """Raise DoesNotFit, Impossible, MissesSlo, NotBuilt or HardwareMissing, in that order.
 
+    Returns if it may start, which an unsure plan may: an estimate refuses nothing by itself.
     `devices` are the accelerators of this machine; the order puts first what no machine changes.
     """
-    if plan.verdict != "ok":
-        raise DoesNotFit(refusal(plan))
-    if config.parallelism.tensor > 1:
+    if plan.verdict == "does_not_fit":
+        raise DoesNotFit(f"{does_not_fit(plan)}; {first_advice(plan)}")
+    if plan.refusals:
+        raise Impossible(f"{config.name} cannot run on {config.hardware.name}: {plan.refusals[0]}")
+    if plan.exit_code:
+        raise MissesSlo(f"{misses(plan)}; {first_advice(plan)}, or slo.enforce=warn to serve it")
+    if reasons := cannot_run(config):
         raise NotBuilt(
-            f"parallelism.tensor={config.parallelism.tensor}: this release plans several devices "
-            "but runs on one; use parallelism.tensor=1"
+            f"{config.name} is planned but not run by this release: " + "; ".join(reasons)
         )
     if config.hardware.kind != "cpu" and not matches(config.hardware, devices):
         raise HardwareMissing(missing(config, devices))
 
 
-def refusal(plan: Plan) -> str:
-    """The problem, the ledger and the first advice, in one line."""
+def does_not_fit(plan: Plan) -> str:
+    """The problem and the ledger, in one line."""
     book = plan.ledger
     parts = " + ".join(
         f"{name} {component.bytes / GIB:.2f}" for name, component in book.components.items()
     )
-    runs = [item for item in plan.advice if not item.planned_only]
-    if runs:
-        advice = f"try {' '.join(runs[0].overrides)}"
-    elif plan.advice:
-        advice = (
-            f"{' '.join(plan.advice[0].overrides)} would, but this release only plans that: "
-            "take larger hardware or a smaller model"
-        )
-    else:
-        advice = "no single change makes it fit: take larger hardware or a smaller model"
     return (
         f"{plan.config.name} does not fit {plan.config.hardware.name}: {book.problem} "
-        f"({parts} = {book.used_bytes / GIB:.2f} of {book.total_bytes / GIB:.2f} GiB); {advice}"
+        f"({parts} = {book.used_bytes / GIB:.2f} of {book.total_bytes / GIB:.2f} GiB)"
     )
+
+
+def misses(plan: Plan) -> str:
+    """Every target that is not met, with why."""
+    lines = "; ".join(f"slo.{line.name}={line.target:g}: {line.why}" for line in plan.broken)
+    return f"{plan.config.name} misses what it promises on {plan.config.hardware.name}: {lines}"
+
+
+def first_advice(plan: Plan) -> str:
+    """What to do, one that this release runs if there is any."""
+    if not plan.advice:
+        return "nothing that was tried mends it: take larger hardware or a smaller model"
+    best = plan.advice[0]
+    words = " ".join(best.overrides)
+    if best.planned_only:
+        return (
+            f"{words} would, but this release only plans that: take larger hardware or a smaller "
+            "model"
+        )
+    return f"try {words}"
 
 
 def missing(config: Config, devices: Sequence[Device]) -> str:
@@ -52,7 +67,7 @@ def missing(config: Config, devices: Sequence[Device]) -> str:
     wanted = config.hardware
     there = ", ".join(str(device) for device in devices) or "no GPU"
     return (
-        f"this deployment wants {config.parallelism.tensor} x {wanted.name} "
+        f"this deployment wants {config.parallelism.devices} x {wanted.name} "
         f"({wanted.memory_gib:.1f} GiB); this machine has {there}. Run it there, or plan it here "
         "with: servekit plan ...; on this machine: hardware=cpu with a model that fits its memory"
     )

@@ -27,23 +27,33 @@ from servekit.planner.checkpoint import (
     read_safetensors,
     scalars,
 )
-from servekit.spec.model import kv_bytes_per_token, parameters
+from servekit.spec.kv import layer_bytes_per_token
+from servekit.spec.model import parameters
 
 USAGE = (
     "servekit models | servekit models fetch NAME_OR_SOURCE | servekit models inspect "
     "FILE.gguf_OR_FOLDER"
 )
 
+SOURCE_WIDTH = 110
+"""Columns of a terminal from which sources are readable beside the numbers."""
+
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One option of the group `model`; sizes in the dtype it is served in."""
+    """One option of the group `model`; sizes in the dtype it is served in.
+
+    `active_parameters` are those that one token passes through; `kv_bytes_per_token` are of all
+    layers, also of those that would keep only a window.
+    """
 
     option: str
     name: str
     parameters: int
+    active_parameters: int
+    experts: int
     max_position_embeddings: int
     dtype: Dtype
     kv_bytes_per_token: int
@@ -86,10 +96,13 @@ def entry(option: str, folders: list[Path]) -> Entry | None:
     try:
         shape = Shape.model_validate(tree["shape"])
         dtype: Dtype = tree["dtype"]
+        counts = parameters(shape)
         return Entry(
             option=option,
             name=tree["name"],
-            parameters=parameters(shape).total,
+            parameters=counts.total,
+            active_parameters=counts.active,
+            experts=shape.moe.experts if shape.moe is not None else 0,
             max_position_embeddings=shape.max_position_embeddings,
             dtype=dtype,
             kv_bytes_per_token=kv_bytes_per_token(shape, dtype),
@@ -103,6 +116,11 @@ def entry(option: str, folders: list[Path]) -> Entry | None:
         raise ConfigError(f"{path} is not a model: it has no key {error}") from error
 
 
+def kv_bytes_per_token(shape: Shape, dtype: Dtype) -> int:
+    owners = [layer for layer in shape.attention_layers if layer not in shape.shared_kv_layers]
+    return len(owners) * layer_bytes_per_token(shape, dtype)
+
+
 def show_all(as_json: bool) -> int:
     folders = search_folders(None)
     found = entries(folders)
@@ -111,26 +129,29 @@ def show_all(as_json: bool) -> int:
         write_json({"models": [item.to_json() for item in found], "recipes": recipes})
         return 0
     console = Console(highlight=False)
-    console.print(models_table(found))
+    console.print(models_table(found, with_source=console.width >= SOURCE_WIDTH))
     console.print(recipes_table(recipes))
     return 0
 
 
-def models_table(found: list[Entry]) -> Table:
+def models_table(found: list[Entry], *, with_source: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
     table.title = Text("Models", style="bold").append("  model=NAME", style="not bold dim")
     table.add_column("name", style="cyan", no_wrap=True)
-    for heading in ("parameters", "context", "KV B/token"):
+    for heading in ("parameters", "active", "context", "KV B/token"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("source", overflow="fold")
+    if with_source:
+        table.add_column("source", overflow="fold")
     for item in found:
-        table.add_row(
+        cells = (
             item.option,
             count(item.parameters),
+            count(item.active_parameters) if item.experts else "",
             f"{item.max_position_embeddings:,}",
             f"{item.kv_bytes_per_token:,}",
             item.source,
         )
+        table.add_row(*cells[: len(table.columns)])
     return table
 
 
@@ -145,8 +166,8 @@ def recipes_table(recipes: dict[str, str]) -> Table:
 
 
 def count(number: int) -> str:
-    """Three digits and a letter, as models are named: 135 M, 8.03 B."""
-    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+    """Three digits and a letter, as models are named: 135 M, 8.03 B, 1.03 T."""
+    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= size:
             return f"{number / size:#.3g}".rstrip(".") + f" {letter}"
     return str(number)

@@ -3,10 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from servekit.planner.gate import check
-from servekit.planner.page import render
+from servekit.planner.page import show
 from servekit.planner.plan import plan
 from servekit.spec.hardware import devices
 
@@ -17,11 +15,11 @@ if TYPE_CHECKING:
 def main(composed: "Composed", as_json: bool) -> int:
     """The exit code: 0 after a drain, 1 if something failed. Raises PlanRefused."""
     config = composed.config
-    made = plan(config)
+    made = plan(config, origins=composed.origins)
     if as_json:
         print(json.dumps(made.to_json()), flush=True)
     else:
-        Console(highlight=False).print(render(made))
+        show(made)
     check(made, config, [] if config.hardware.kind == "cpu" else devices())
     # Loaded only now: a refusal need not wait for the HTTP server's libraries.
     from servekit.server.launch import launch

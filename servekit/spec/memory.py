@@ -1,91 +1,47 @@
 """The one capacity model: what fills a device's memory, and how many tokens the cache then holds.
 
-Plan, gate, engine and metrics all ask `ledger`; nothing else turns bytes into blocks. It is for one
-device: with tensor parallelism every rank holds the same amount, so the worst is any.
+Plan, gate, engine and metrics all ask `ledger`. It is for the worst rank: all ranks of a pipeline
+stage hold the same, and the stage with the fewest blocks decides how many there are anywhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from servekit.config.base import DTYPE_BYTES
 from servekit.config.schema import Config
-from servekit.spec.model import GIB, ceil_div, kv_bytes_per_token, kv_heads_per_rank, weights_bytes
+from servekit.spec.components import (
+    Component,
+    activations_component,
+    graphs_component,
+    runtime_component,
+    weights_component,
+    workspace_component,
+)
+from servekit.spec.kv import KvLayout, Rule, empty_layout, kv_layout
+from servekit.spec.model import GIB
 
-Standing = Literal["exact", "measured", "modelled", "guess"]
-Rule = Literal["kv.memory_gib", "kv.capacity_tokens", "kv.memory_fraction"]
-
-RUNTIME_GIB = {"cpu": 0.6, "cuda": 0.75, "rocm": 0.75}
-"""CPU: two processes with interpreter and torch. GPU: context, libraries and allocator slack."""
-
-GATHER_TOKENS = 65536
-"""Most context tokens whose keys and values the reference attention copies together; one request
-longer than this is copied whole."""
-
-SAMPLER_COPIES = 10
-"""Float32 copies of the logits alive at once, at worst: raw, penalised, scaled, probabilities, the
-same sorted with their int64 places (three), their running sum, and two temporaries."""
-
-
-@dataclass(frozen=True, slots=True)
-class KvLayout:
-    """The paged cache of one device.
-
-    `num_blocks` counts block 0 too, the null block that pads tables and is never owned.
-    """
-
-    block_size: int
-    bytes_per_block: int
-    num_blocks: int
-
-    @property
-    def usable_blocks(self) -> int:
-        return max(0, self.num_blocks - 1)
-
-    @property
-    def capacity_tokens(self) -> int:
-        """Also the longest request that can be served at all."""
-        return self.usable_blocks * self.block_size
-
-    @property
-    def bytes_per_token(self) -> int:
-        return self.bytes_per_block // self.block_size
-
-    @property
-    def bytes(self) -> int:
-        return self.num_blocks * self.bytes_per_block
-
-    def blocks_for(self, tokens: int) -> int:
-        return ceil_div(tokens, self.block_size)
-
-    def max_concurrency(self, tokens: int) -> float:
-        """Requests of that many tokens that the cache holds at once, nothing shared."""
-        return self.usable_blocks / self.blocks_for(tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """One share of the memory; `note` says how its size was found."""
-
-    bytes: int
-    standing: Standing
-    note: str
+Verdict = Literal["fits", "does_not_fit", "unsure"]
+WORST_FIRST: tuple[Verdict, ...] = ("does_not_fit", "unsure", "fits")
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Who has the memory of one device. The four components and `unused_bytes` make the total.
+    """Who has the memory of one device. The six components and `unused_bytes` make the total.
 
-    `unused_bytes` is negative by as much as is missing. `pool_is_explicit` is True where the user
-    named the size of the cache, so that one shorter than `max_model_len` is what was asked for.
+    `unused_bytes` is negative by as much as is missing. `kv_fraction` is None where the user named
+    the size of the cache, so that one shorter than `max_model_len` is what was asked for.
     """
 
     total_bytes: int
+    stage: int
     weights: Component
     activations: Component
+    workspace: Component
+    graphs: Component
     runtime: Component
     kv: Component
     layout: KvLayout
     rule: Rule
+    kv_fraction: float | None
     max_model_len: int
 
     @property
@@ -93,6 +49,8 @@ class Ledger:
         return {
             "weights": self.weights,
             "activations": self.activations,
+            "workspace": self.workspace,
+            "graphs": self.graphs,
             "runtime": self.runtime,
             "kv": self.kv,
         }
@@ -106,176 +64,162 @@ class Ledger:
         return self.total_bytes - self.used_bytes
 
     @property
+    def fixed_bytes(self) -> int:
+        """All but the cache."""
+        return self.used_bytes - self.kv.bytes
+
+    @property
+    def band_bytes(self) -> int:
+        """How far `used_bytes` may be off, at worst all in one direction."""
+        return sum(component.band_bytes for component in self.components.values())
+
+    @property
     def pool_is_explicit(self) -> bool:
-        return self.rule != "kv.memory_fraction"
+        return self.kv_fraction is None
 
     @property
     def holds_longest_request(self) -> bool:
-        return self.layout.blocks_for(self.max_model_len) <= self.layout.usable_blocks
+        return self.holds(self.layout.num_blocks)
 
     @property
     def fits(self) -> bool:
+        """It may be launched: it fits, or as far as anybody knows before it is tried."""
+        return self.verdict != "does_not_fit"
+
+    @property
+    def verdict(self) -> Verdict:
         """Everything is in memory, and the cache holds a request of the length that was promised.
 
         A cache whose size the user named need only hold something: admission refuses the rest.
+        unsure: it does at one end of the band, and not at the other.
         """
-        if self.unused_bytes < 0 or self.layout.usable_blocks == 0:
-            return False
-        return self.holds_longest_request or self.pool_is_explicit
+        if self.pool_is_explicit:
+            least = self.used_bytes - self.band_bytes
+            if least > self.total_bytes or self.layout.num_blocks < self.layout.blocks_for(1):
+                return "does_not_fit"
+            return "fits" if least + 2 * self.band_bytes <= self.total_bytes else "unsure"
+        if not self.holds(self.blocks_with(self.band_bytes)):
+            return "does_not_fit"
+        return "fits" if self.holds(self.blocks_with(-self.band_bytes)) else "unsure"
+
+    def holds(self, blocks: int) -> bool:
+        """So many blocks are enough for one request of `max_model_len`."""
+        return self.layout.blocks_for(self.max_model_len) <= blocks
+
+    def blocks_with(self, more_bytes: int) -> int:
+        """Blocks that a share of what is free would be, were so much more of it free."""
+        assert self.kv_fraction is not None, "a cache of named size does not change"
+        free = max(0, self.total_bytes - self.fixed_bytes + more_bytes)
+        return int(self.kv_fraction * free) // self.layout.bytes_per_block
 
     @property
     def problem(self) -> str | None:
-        """Why it does not fit, in one sentence; None if it does."""
-        if self.fits:
-            return None
-        fixed = self.used_bytes - self.kv.bytes
-        if fixed > self.total_bytes:
+        """Why it does not fit, or may not, in one sentence; None if it does."""
+        match self.verdict:
+            case "fits":
+                return None
+            case "unsure":
+                return self._doubt()
+        fixed, total = self.fixed_bytes / GIB, self.total_bytes / GIB
+        if fixed > total:
             return (
-                f"weights, activations and runtime take {fixed / GIB:.2f} GiB of "
-                f"{self.total_bytes / GIB:.2f} GiB, before any KV cache"
+                f"weights, activations and runtime take {fixed:.2f} GiB of {total:.2f} GiB, "
+                "before any KV cache"
             )
         if self.unused_bytes < 0:
             return (
                 f"{self.rule} asks for {self.kv.bytes / GIB:.2f} GiB of KV cache, and "
-                f"{(self.total_bytes - fixed) / GIB:.2f} GiB of {self.total_bytes / GIB:.2f} GiB "
-                "is free after weights, activations and runtime"
+                f"{total - fixed:.2f} GiB of {total:.2f} GiB is free after weights, activations "
+                "and runtime"
             )
-        if self.layout.usable_blocks == 0:
+        layout = self.layout
+        if layout.num_blocks < layout.blocks_for(1):
             return (
-                f"{self.rule} leaves {self.kv.bytes / GIB:.3f} GiB of KV cache, which is not one "
-                f"block of {self.layout.block_size} tokens beside the null block"
+                f"{self.rule} leaves {self.kv.bytes / GIB:.3f} GiB of KV cache, which is "
+                f"{layout.num_blocks} blocks of {layout.block_size} tokens, and the shortest "
+                f"request needs {layout.blocks_for(1)}"
             )
         return (
-            f"the KV cache holds {self.layout.capacity_tokens} tokens, and one request may have "
+            f"the KV cache holds {layout.longest_request} tokens, and one request may have "
             f"{self.max_model_len} (model.max_model_len)"
         )
 
+    def _doubt(self) -> str:
+        band = self.band_bytes / GIB
+        if self.pool_is_explicit:
+            spare, total = self.unused_bytes / GIB, self.total_bytes / GIB
+            left = f"{spare:.2f} GiB are left" if spare >= 0 else f"{-spare:.2f} GiB are missing"
+            return f"{left} of {total:.2f} GiB, and what is used is known to {band:.2f} GiB only"
+        least, most = (
+            replace(self.layout, num_blocks=self.blocks_with(more)).longest_request
+            for more in (-self.band_bytes, self.band_bytes)
+        )
+        return (
+            f"the KV cache will hold {least} to {most} tokens, as what else is used is known to "
+            f"{band:.2f} GiB only, and one request may have {self.max_model_len} "
+            "(model.max_model_len)"
+        )
 
-def ledger(config: Config, *, weights_bytes: int | None = None) -> Ledger:
-    """What a deployment needs of each device. Pure arithmetic; raises nothing.
 
-    `weights_bytes` is what the loaded weights of one device measure; without it they are planned.
+def ledger(
+    config: Config, *, weights_bytes: int | None = None, stored_weights_bytes: int | None = None
+) -> Ledger:
+    """What a deployment needs of each device, on its worst rank. Pure arithmetic; raises nothing.
+
+    `weights_bytes` is what the loaded weights of one device measure. `stored_weights_bytes` is what
+    the files say that one device alone will hold, and is used where there is but one. Without
+    either, weights are planned. Worst is the stage with the worst verdict, of those the one with
+    the fewest blocks, of those the heaviest; there are as many blocks as the poorest stage has.
     """
-    total = int(config.hardware.memory_gib * GIB)
-    weights = weights_component(config, weights_bytes)
-    activations = activations_component(config)
-    runtime = Component(
-        bytes=int(RUNTIME_GIB[config.hardware.kind] * GIB),
-        standing="guess",
-        note="interpreter and torch" if config.hardware.kind == "cpu" else "context and libraries",
+    stages = stage_ledgers(
+        config, weights_bytes=weights_bytes, stored_weights_bytes=stored_weights_bytes
     )
-    free = total - weights.bytes - activations.bytes - runtime.bytes
-    layout, rule = kv_layout(config, free)
+    worst = min(
+        stages,
+        key=lambda book: (
+            WORST_FIRST.index(book.verdict),
+            book.layout.num_blocks,
+            -book.weights.bytes,
+        ),
+    )
+    fewest = min(book.layout.num_blocks for book in stages)
+    return replace(worst, layout=replace(worst.layout, num_blocks=fewest))
+
+
+def stage_ledgers(
+    config: Config, *, weights_bytes: int | None = None, stored_weights_bytes: int | None = None
+) -> tuple[Ledger, ...]:
+    """One for each pipeline stage, by itself; a cache of named size is as large on each."""
+    return tuple(
+        stage_ledger(config, stage, measured=weights_bytes, stored=stored_weights_bytes)
+        for stage in range(config.parallelism.pipeline)
+    )
+
+
+def stage_ledger(
+    config: Config, stage: int, *, measured: int | None = None, stored: int | None = None
+) -> Ledger:
+    total = int(config.hardware.memory_gib * GIB)
+    weights = weights_component(config, stage, measured=measured, stored=stored)
+    activations = activations_component(config, stage)
+    workspace = workspace_component(config, stage)
+    graphs = graphs_component(config, stage)
+    runtime = runtime_component(config, empty_layout(config, stage))
+    fixed = (weights, activations, workspace, graphs, runtime)
+    layout, rule = kv_layout(config, total - sum(part.bytes for part in fixed), stage)
+    named = config.kv.memory_gib
+    size = layout.bytes if named is None else int(named * GIB)
     return Ledger(
         total_bytes=total,
+        stage=stage,
         weights=weights,
         activations=activations,
+        workspace=workspace,
+        graphs=graphs,
         runtime=runtime,
-        kv=Component(bytes=layout.bytes, standing="exact", note=f"by {rule}"),
+        kv=Component(size, "exact", f"by {rule}"),
         layout=layout,
         rule=rule,
+        kv_fraction=config.kv.memory_fraction,
         max_model_len=config.model.max_model_len,
     )
-
-
-def kv_layout(config: Config, free_bytes: int) -> tuple[KvLayout, Rule]:
-    """How many blocks, and which of the three keys of `kv` said so.
-
-    `free_bytes` is what weights, activations and runtime leave of the device.
-    """
-    kv, tensor = config.kv, config.parallelism.tensor
-    block = kv.block_size * kv_bytes_per_token(config.model.shape, kv.dtype, tensor)
-    rule: Rule
-    if kv.memory_gib is not None:
-        blocks, rule = int(kv.memory_gib * GIB) // block, "kv.memory_gib"
-    elif kv.capacity_tokens is not None:
-        blocks, rule = ceil_div(kv.capacity_tokens, kv.block_size) + 1, "kv.capacity_tokens"
-    else:
-        assert kv.memory_fraction is not None, "the schema wants exactly one size"
-        blocks = int(kv.memory_fraction * max(0, free_bytes)) // block
-        rule = "kv.memory_fraction"
-    return KvLayout(block_size=kv.block_size, bytes_per_block=block, num_blocks=blocks), rule
-
-
-def weights_component(config: Config, measured: int | None) -> Component:
-    if measured is not None:
-        return Component(bytes=measured, standing="measured", note="as loaded")
-    model = config.model
-    planned = weights_bytes(model.shape, model.dtype, config.parallelism.tensor)
-    return Component(bytes=planned, standing="exact", note=f"parameters in {model.dtype}")
-
-
-def activations_component(config: Config) -> Component:
-    """The most that a step at its limits holds: in the decoder, or in the sampler after it.
-
-    In the decoder the residual stream and what the attention of all layers shares stay beside the
-    larger of attention and MLP.
-    """
-    stream = config.scheduler.max_num_batched_tokens * config.model.shape.hidden_size
-    resident = stream * DTYPE_BYTES[config.model.dtype] + shared_attention_bytes(config)
-    decoder = resident + max(attention_bytes(config), mlp_bytes(config))
-    peak = max(decoder, sampler_bytes(config))
-    return Component(bytes=peak, standing="modelled", note="one step at its limits")
-
-
-def shared_attention_bytes(config: Config) -> int:
-    """Room for keys and values gathered from the cache; slots of all contexts; masks.
-
-    Slots (int64) and a mask of new tokens by positions are made for each kind of layer, full and
-    sliding-window; the mask is two booleans and a value while it is made.
-    """
-    shape, element = config.model.shape, DTYPE_BYTES[config.model.dtype]
-    tokens, longest = config.scheduler.max_num_batched_tokens, config.model.max_model_len
-    kinds = len({shape.window(layer) for layer in range(shape.layers)})
-    masks = kinds * tokens * longest * (element + 2)
-    slots = kinds * config.scheduler.max_num_seqs * longest * 8
-    return masks + slots + gathered_bytes(config)
-
-
-def attention_bytes(config: Config) -> int:
-    """Normed input, queries, keys and values before and after rope, output; and their norm.
-
-    Scores, too, where a soft cap keeps them from being fused: three float32 copies.
-    """
-    shape = config.model.shape
-    tokens = config.scheduler.max_num_batched_tokens
-    heads = shape.heads // config.parallelism.tensor
-    kv_heads = kv_heads_per_rank(shape, config.parallelism.tensor)
-    width = 2 * shape.hidden_size + (6 * heads + 5 * kv_heads) * shape.head_dim
-    rows = tokens * width * DTYPE_BYTES[config.model.dtype]
-    norm = tokens * shape.hidden_size * 4
-    softcap = shape.attention_logit_softcap is not None
-    scores = 3 * heads * tokens * config.model.max_model_len * 4 if softcap else 0
-    return rows + norm + scores
-
-
-def gathered_bytes(config: Config) -> int:
-    """Copies of cached keys and values, for as many requests at once as `GATHER_TOKENS` allows.
-
-    Copied again where the cache has another dtype than the model, and on a GPU with each key head
-    repeated for its query heads, which its fused kernels want.
-    """
-    shape, element = config.model.shape, DTYPE_BYTES[config.model.dtype]
-    tensor, longest = config.parallelism.tensor, config.model.max_model_len
-    tokens = min(config.scheduler.max_num_seqs * longest, max(longest, GATHER_TOKENS))
-    copied = kv_heads_per_rank(shape, tensor) * DTYPE_BYTES[config.kv.dtype]
-    if config.kv.dtype != config.model.dtype:
-        copied += kv_heads_per_rank(shape, tensor) * element
-    if config.hardware.kind != "cpu":
-        copied += shape.heads // tensor * element
-    return tokens * 2 * copied * shape.head_dim
-
-
-def mlp_bytes(config: Config) -> int:
-    """Normed input and output, gate and up together, the activated gate, and their product."""
-    shape = config.model.shape
-    width = ceil_div(shape.intermediate_size, config.parallelism.tensor)
-    tokens = config.scheduler.max_num_batched_tokens
-    rows = tokens * (2 * shape.hidden_size + 4 * width) * DTYPE_BYTES[config.model.dtype]
-    norm = tokens * shape.hidden_size * 4
-    return rows + norm
-
-
-def sampler_bytes(config: Config) -> int:
-    """Logits of every running request over the whole vocabulary, in float32, and their copies."""
-    return config.scheduler.max_num_seqs * config.model.shape.vocab_size * 4 * SAMPLER_COPIES

@@ -1,35 +1,25 @@
-"""What a shape weighs: parameters, bytes of weights on a device, bytes of keys and values.
+"""What a model weighs: its parameters, and the bytes of weights that each rank holds.
 
-All of it is exact arithmetic on `Shape`. The linears are those of one Llama-like decoder layer:
-query, key, value and output projections, and the gate, up and down of a gated MLP.
+Exact arithmetic on the configuration; `layers` and `mixers` say which tensors a layer has.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import get_args
 
-from servekit.config.base import DTYPE_BYTES, Dtype
+from servekit.config.base import DTYPE_BYTES
+from servekit.config.schema import Config, ParallelismConfig
 from servekit.config.shape import Shape
+from servekit.spec.formats import bits_per_weight
+from servekit.spec.layers import LayerKind, layer_kinds, layer_tensors
+from servekit.spec.tensors import Part, Split, Tensor
 
 GIB = 1024**3
 VOCAB_ALIGNMENT = 64
 """Rows that the vocabulary of each tensor-parallel rank is padded to a multiple of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Counts of one decoder; `attention`, `mlp` and `norms` are of all layers together.
-
-    `head` is 0 where it is the embedding itself; `norms` has the final norm too.
-    """
-
-    embedding: int
-    attention: int
-    mlp: int
-    norms: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        return self.embedding + self.attention + self.mlp + self.norms + self.head
+MXFP4_WIDTH, MXFP4_HIDDEN = 128, 256
+"""What mxfp4 kernels pad the width of an expert and the residual stream to a multiple of."""
 
 
 def ceil_div(amount: int, unit: int) -> int:
@@ -48,59 +38,210 @@ def vocab_rows_per_rank(shape: Shape, tensor: int) -> int:
     return ceil_div(shape.vocab_size, VOCAB_ALIGNMENT * tensor) * VOCAB_ALIGNMENT
 
 
-def attention_parameters(shape: Shape, tensor: int = 1) -> int:
-    """Weights and biases of one layer's four projections on one rank."""
-    queries = shape.heads // tensor * shape.head_dim
-    keys_and_values = 2 * kv_heads_per_rank(shape, tensor) * shape.head_dim
-    weights = shape.hidden_size * (queries + keys_and_values) + queries * shape.hidden_size
-    input_bias = queries + keys_and_values if shape.qkv_bias else 0
-    output_bias = shape.hidden_size if shape.output_bias else 0
-    return weights + input_bias + output_bias
+def stage_layers(layers: int, pipeline: int) -> tuple[range, ...]:
+    """The layers of each stage. Those left over go to the last stage but one, then to those before
+    it: the last stage has the head, the first the embedding.
+    """
+    each, left = divmod(layers, pipeline)
+    sizes = [each + (pipeline - 1 - left <= stage < pipeline - 1) for stage in range(pipeline)]
+    ends = [sum(sizes[: stage + 1]) for stage in range(pipeline)]
+    return tuple(range(end - size, end) for size, end in zip(sizes, ends, strict=True))
 
 
-def mlp_parameters(shape: Shape, tensor: int = 1) -> int:
-    """Weights and biases of one layer's gate, up and down projections on one rank."""
-    width = ceil_div(shape.intermediate_size, tensor)
-    bias = 2 * width + shape.hidden_size if shape.mlp_bias else 0
-    return 3 * shape.hidden_size * width + bias
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Counts of the whole model, a part over all layers together.
+
+    `head` is 0 where it is the embedding itself. `active` is what one token passes through: of
+    the experts those it is sent to, the head also where it is tied, and no embedding.
+    """
+
+    embedding: int
+    attention: int
+    state: int
+    mlp: int
+    experts: int
+    shared_experts: int
+    routers: int
+    norms: int
+    head: int
+    mtp: int
+    other: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        """The count that is published, which leaves out the layers that guess further tokens."""
+        return sum(getattr(self, part) for part in PARTS if part != "mtp")
 
 
-def norm_parameters(shape: Shape) -> int:
-    """Of one layer; every rank holds them all."""
-    norms = 4 if shape.post_norms else 2
-    return norms * shape.hidden_size + (2 * shape.head_dim if shape.qk_norm else 0)
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of the weights on one rank."""
+
+    parameters: int
+    bytes: int
+
+    def __add__(self, other: "Share") -> "Share":
+        return Share(self.parameters + other.parameters, self.bytes + other.bytes)
 
 
-def parameters(shape: Shape, tensor: int = 1) -> Parameters:
-    """What one of `tensor` ranks holds; with one rank, the published count of the model."""
-    table = vocab_rows_per_rank(shape, tensor) * shape.hidden_size
+NOTHING = Share(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankWeights:
+    """What one rank of a stage holds; `draft` is a small model that guesses tokens."""
+
+    embedding: Share
+    attention: Share
+    state: Share
+    mlp: Share
+    experts: Share
+    shared_experts: Share
+    routers: Share
+    norms: Share
+    head: Share
+    mtp: Share
+    other: Share
+    draft: Share
+
+    @property
+    def bytes(self) -> int:
+        return sum(getattr(self, part.name).bytes for part in fields(self))
+
+    @property
+    def linear(self) -> Share:
+        """All of the layers but the routed experts: what every step reads whole."""
+        always = (self.attention, self.state, self.mlp, self.shared_experts)
+        return sum((*always, self.routers, self.norms), NOTHING)
+
+
+PARTS = tuple(part.name for part in fields(RankWeights) if part.name != "draft")
+IN_LAYERS: tuple[Part, ...] = get_args(Part)
+
+
+def parameters(shape: Shape) -> Parameters:
+    """Of the model as published, whatever it is spread over."""
+    experts = shape.moe.experts if shape.moe else 0
+    split = Split(tensor=1, kv_heads=shape.kv_heads, experts=experts, expert_tensor=1)
+    sums = dict.fromkeys(IN_LAYERS, 0)
+    for kind, layers in Counter(layer_kinds(shape)).items():
+        for tensor in layer_tensors(shape, kind, split):
+            sums[tensor.part] += layers * tensor.parameters
+    sums["norms"] += shape.hidden_size
+    table = shape.vocab_size * shape.hidden_size
+    passed = sum(sums.values()) - sums["experts"] + table
+    if shape.moe is not None:
+        passed += sums["experts"] * shape.moe.experts_per_token // shape.moe.experts
     return Parameters(
         embedding=table,
-        attention=shape.layers * attention_parameters(shape, tensor),
-        mlp=shape.layers * mlp_parameters(shape, tensor),
-        norms=shape.layers * norm_parameters(shape) + shape.hidden_size,
         head=0 if shape.tie_word_embeddings else table,
+        mtp=sum(tensor.parameters for tensor in mtp_tensors(shape, split)),
+        other=shape.other_parameters,
+        active=passed,
+        **sums,
     )
 
 
-def weights_bytes(shape: Shape, dtype: Dtype, tensor: int = 1) -> int:
-    """Weights as the decoder of one rank holds them, in `dtype` but for two exceptions.
+def rank_weights(config: Config, stage: int = 0) -> RankWeights:
+    """Weights as one rank of that stage holds them, in `quantization.weights`.
 
-    Norms with a unit offset are float32, with the 1 added; norms of queries and keys have a row for
-    each head.
+    Embedding, head, norms, routers, biases and whatever is outside the decoder stay in 16 bits;
+    what is outside, such as the linears of a vision tower, is shared out like layers.
+    Where embedding and head are one table, the first stage and the last hold a copy each.
     """
-    counts = parameters(shape, tensor)
-    linears = counts.total - counts.norms
-    heads = shape.heads // tensor + kv_heads_per_rank(shape, tensor)
-    repeated = shape.layers * (heads - 2) * shape.head_dim if shape.qk_norm else 0
-    norm_bytes = 4 if shape.norm_unit_offset else DTYPE_BYTES[dtype]
-    return linears * DTYPE_BYTES[dtype] + (counts.norms + repeated) * norm_bytes
+    shape, parallelism = config.model.shape, config.parallelism
+    split, weigh = rank_split(shape, parallelism), scale(config)
+    first, last = stage == 0, stage == parallelism.pipeline - 1
+    sums = dict.fromkeys(IN_LAYERS, NOTHING)
+    own = stage_layers(shape.layers, parallelism.pipeline)[stage]
+    for kind, layers in Counter(layer_kinds(shape)[own.start : own.stop]).items():
+        for tensor in layer_tensors(shape, kind, split):
+            share = weigh(tensor)
+            sums[tensor.part] += Share(layers * share.parameters, layers * share.bytes)
+    if last:
+        sums["norms"] += weigh(Tensor("norms", outputs=shape.hidden_size))
+    rows = vocab_rows_per_rank(shape, parallelism.tensor) * shape.hidden_size
+    table = Share(rows, rows * DTYPE_BYTES[config.model.dtype])
+    has_head = last and not (first and shape.tie_word_embeddings)
+    others = ceil_div(shape.other_parameters, parallelism.tensor) if first else 0
+    return RankWeights(
+        embedding=table if first else NOTHING,
+        head=table if has_head else NOTHING,
+        mtp=mtp_share(config, split, table) if last else NOTHING,
+        other=Share(others, 2 * others),
+        draft=draft_share(config) if last else NOTHING,
+        **sums,
+    )
 
 
-def kv_bytes_per_token(shape: Shape, dtype: Dtype, tensor: int = 1) -> int:
-    """Keys and values of one token on one rank: 2 x layers x KV heads x head_dim x bytes.
+def rank_split(shape: Shape, parallelism: ParallelismConfig) -> Split:
+    return Split(
+        tensor=parallelism.tensor,
+        kv_heads=kv_heads_per_rank(shape, parallelism.tensor),
+        experts=ceil_div(shape.moe.experts, parallelism.expert) if shape.moe else 0,
+        expert_tensor=parallelism.expert_tensor,
+    )
 
-    Sliding-window layers count like the others: they are stored at full length.
+
+def scale(config: Config) -> Callable[[Tensor], Share]:
+    """What tensors of this deployment weigh. Norms with a unit offset are float32, 1 added."""
+    shape, dtype = config.model.shape, config.model.dtype
+    weights, scope = config.quantization.weights, config.quantization.scope
+    element = DTYPE_BYTES[dtype]
+    norm_element = 4 if shape.norm_unit_offset else element
+    expert_padding = mxfp4_padding(config) if weights == "mxfp4" else 1.0
+
+    def weigh(tensor: Tensor) -> Share:
+        count = tensor.parameters
+        if tensor.part == "norms":
+            return Share(count, count * tensor.repeats * norm_element)
+        is_expert = tensor.part == "experts"
+        if not tensor.is_projection or not (is_expert or scope == "linears"):
+            return Share(count, count * element)
+        # experts of one layer are one tensor to their kernel, with a scale for each of them
+        inputs = tensor.inputs * tensor.outputs if is_expert else tensor.inputs
+        bits = bits_per_weight(weights, dtype, inputs)
+        return Share(count, round(count * bits * (expert_padding if is_expert else 1) / 8))
+
+    return weigh
+
+
+def mxfp4_padding(config: Config) -> float:
+    """Weights that kernels hold for each of an expert on one rank, at least 1."""
+    shape = config.model.shape
+    if shape.moe is None:
+        return 1.0
+    width = ceil_div(shape.moe.intermediate_size, config.parallelism.expert_tensor)
+    padded = ceil_div(width, MXFP4_WIDTH) * MXFP4_WIDTH
+    padded *= ceil_div(shape.hidden_size, MXFP4_HIDDEN) * MXFP4_HIDDEN
+    return padded / (width * shape.hidden_size)
+
+
+def mtp_tensors(shape: Shape, split: Split) -> Iterator[Tensor]:
+    """Of all layers that guess further tokens, as DeepSeek-V3 has them: each a layer like the last,
+    a projection of hidden state and embedding together, their norms and a final one. Embedding and
+    head are those of the model.
     """
-    width = kv_heads_per_rank(shape, tensor) * shape.head_dim
-    return 2 * shape.layers * width * DTYPE_BYTES[dtype]
+    last: LayerKind = layer_kinds(shape)[-1]
+    for _ in range(shape.mtp_layers):
+        yield from layer_tensors(shape, last, split)
+        yield Tensor("mlp", outputs=shape.hidden_size, inputs=2 * shape.hidden_size)
+        yield Tensor("norms", outputs=shape.hidden_size, copies=3)
+
+
+def mtp_share(config: Config, split: Split, table: Share) -> Share:
+    """Held where they guess; apart from the first stage they need an embedding of their own."""
+    shape = config.model.shape
+    if config.speculative.method != "mtp":
+        return NOTHING
+    alone = config.parallelism.pipeline > 1 and not shape.tie_word_embeddings
+    tensors: Iterable[Tensor] = mtp_tensors(shape, split)
+    return sum(map(scale(config), tensors), table if alone else NOTHING)
+
+
+def draft_share(config: Config) -> Share:
+    """A small model in 16 bits, shared out like the large one."""
+    count = ceil_div(config.speculative.draft_parameters or 0, config.parallelism.tensor)
+    return Share(count, 2 * count)

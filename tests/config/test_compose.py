@@ -37,7 +37,7 @@ def test_a_word_beats_a_recipe_beats_a_group(monkeypatch: pytest.MonkeyPatch) ->
     assert origin.replaced.where == "recipes/chat_smollm2.yaml:9"
     assert origin.replaced.replaced is not None
     assert origin.replaced.replaced.where == "conf/scheduler/continuous.yaml:3"
-    assert [origin.value, origin.replaced.value, origin.replaced.replaced.value] == [7, 64, 256]
+    assert [origin.value, origin.replaced.value, origin.replaced.replaced.value] == [7, 64, "auto"]
 
 
 def test_every_leaf_has_an_origin() -> None:
@@ -129,7 +129,9 @@ def test_the_search_path_variable_replaces_what_is_built_in(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (mine / "parallelism").mkdir()
-    (mine / "parallelism" / "single.yaml").write_text("tensor: 3\n")
+    (mine / "parallelism" / "single.yaml").write_text(
+        "tensor: 3\npipeline: 1\ndata: 1\nexpert: 1\n"
+    )
     monkeypatch.setenv("SERVEKIT_CONFIG_PATH", f"{mine}{os.pathsep}")
     composed = load([])
     assert composed.config.parallelism.tensor == 3

@@ -57,7 +57,7 @@ def test_the_longest_request_is_what_the_model_was_made_for() -> None:
 
 def test_memory_and_threads_of_a_cpu_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "memory_bytes", lambda: 3 * 1024**3 + 1)
-    monkeypatch.setattr(machine, "usable_cores", lambda: 5)
+    monkeypatch.setattr(machine, "usable_cores", lambda *_: 5)
     hardware = load([]).config.hardware
     assert (hardware.memory_gib, hardware.threads) == (3.0, 5)
 

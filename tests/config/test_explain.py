@@ -24,16 +24,18 @@ def test_a_key_has_value_meaning_unit_limits_and_history(
         "scheduler.max_num_seqs = 64\n"
         "  meaning   requests that run at once\n"
         "  unit      requests\n"
-        "  allowed   a whole number, at least 1\n"
+        '  allowed   a whole number, at least 1, or "auto"\n'
         "  origin    from recipes/chat_smollm2.yaml:9\n"
-        "  replaced  256 from conf/scheduler/continuous.yaml:3\n"
+        "  replaced  auto from conf/scheduler/continuous.yaml:3\n"
     )
 
 
 def test_a_derived_key_names_its_rule(capsys: pytest.CaptureFixture[str]) -> None:
     main(["kv.dtype", "model.dtype=float32"], None, False)
     out = capsys.readouterr().out
-    assert '  allowed   one of bfloat16, float16, float32, or "auto"\n' in out
+    assert (
+        '  allowed   one of bfloat16, float16, float32, fp8, int8, int4, nvfp4, or "auto"\n' in out
+    )
     assert "  origin    derived: the same as model.dtype=float32\n" in out
     assert "  replaced  auto from conf/kv/paged.yaml:3\n" in out
 
@@ -58,7 +60,7 @@ def test_json_of_a_key_is_an_object_and_of_a_group_a_list(
     assert entry["value"] == 1.0
     assert entry["unit"] == "GiB"
     assert entry["origin"] == {"kind": "file", "where": "recipes/chat_smollm2.yaml:10"}
-    assert entry["replaced"] == [{"value": None, "kind": "file", "where": "conf/kv/paged.yaml:4"}]
+    assert entry["replaced"] == [{"value": None, "kind": "file", "where": "conf/kv/paged.yaml:5"}]
     main(["telemetry"], None, True)
     assert [entry["key"] for entry in json.loads(capsys.readouterr().out)] == ["telemetry.exporter"]
 

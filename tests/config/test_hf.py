@@ -190,32 +190,83 @@ def test_gemma3_in_the_new_spelling_has_one_rope_for_each_kind_of_layer() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "phrase"),
     [
-        ({"model_type": "mamba"}, "'mamba' .* is not supported; supported are gemma3, gemma3_text"),
-        ({"model_type": None}, "model_type None"),
-        ({"hidden_act": "relu"}, "activation 'relu' is not supported"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "type 'dynamic' are not supported"),
-        ({"rope_scaling": {"type": "linear"}}, "linear rotary embeddings need factor"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1}}, "yarn with mscale"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
-        ({"num_hidden_layers": None}, "num_hidden_layers must be a whole number; it is None"),
-        ({"hidden_size": "32"}, "hidden_size must be a whole number; it is '32'"),
-        ({"rope_scaling": 3}, "wrong type"),
-        ({"quantization_config": {"quant_method": "awq"}}, r"is quantized \(awq\)"),
+        ({"hidden_act": "relu"}, "activation relu"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2}},
+            "rotary embeddings of type dynamic",
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1}},
+            "yarn with mscale or without truncation",
+        ),
+        ({"partial_rotary_factor": 0.5}, "rotary embeddings of 0.5 of a head"),
+        ({"embedding_multiplier": 12}, "embeddings that are multiplied"),
+        ({"clip_qkv": 8.0}, "queries, keys and values that are clipped"),
         (
             {"model_type": "gemma3_text", "use_bidirectional_attention": True},
-            "attention is causal",
+            "attention in both directions",
         ),
+    ],
+)
+def test_what_the_decoder_would_compute_otherwise_is_named(
+    changes: dict[str, Any], phrase: str
+) -> None:
+    assert phrase in shape(LLAMA, **changes).planned_only
+
+
+def test_what_the_decoder_computes_needs_no_phrase() -> None:
+    for config in (LLAMA, QWEN, GEMMA, LLAMA | {"model_type": "mistral"}):
+        assert shape(config).planned_only == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": None}, "model_type None"),
+        ({"rope_scaling": {"type": "linear"}}, "linear rotary embeddings need factor"),
+        ({"num_hidden_layers": None}, "num_hidden_layers must be a whole number; it is None"),
+        ({"hidden_size": "32"}, "hidden_size must be a whole number; it is '32'"),
+        ({"rope_scaling": 3}, "rope_scaling must be an object; it is 3"),
+        ({"num_attention_heads": -4}, "num_attention_heads must be at least 1"),
+        ({"attention_bias": "yes"}, "attention_bias must be true or false; it is 'yes'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 4096"),
+        ({"layer_types": ["odd"] * 4}, "layer_types names 'odd'"),
+        ({"is_encoder_decoder": True}, "has an encoder; only decoders are served"),
+        ({"model_type": "zamba2"}, "has attention and a state in the same layer"),
         (
             {"model_type": "gemma3_text", "layer_types": ["full_attention"]},
             "for each of 4 layers; it has 1",
         ),
     ],
 )
-def test_what_would_compute_something_else_is_refused(changes: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_read_is_said_with_its_key(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         read_shape({**LLAMA, **changes})
+
+
+def test_a_number_is_named_as_the_file_spells_it() -> None:
+    bare = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}
+    assert shape(bare, n_layer=5).layers == 5
+    with pytest.raises(ConfigError, match="n_layer must be a whole number"):
+        read_shape({**bare, "n_layer": "5"})
+
+
+def test_a_model_type_that_is_not_known_is_read_as_a_plain_decoder_and_says_so() -> None:
+    read = shape(LLAMA, model_type="newborn")
+    assert read.layers == 4
+    assert read.planned_only == ("model_type 'newborn' is read as a plain decoder",)
+    with pytest.raises(ConfigError, match="lacks vocab_size, max_position_embeddings"):
+        read_shape(
+            {
+                "model_type": "newborn",
+                "hidden_size": 8,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 16,
+            }
+        )
 
 
 def test_the_dtype_has_two_names_and_two_places() -> None:
@@ -225,6 +276,10 @@ def test_the_dtype_has_two_names_and_two_places() -> None:
         read_dtype({})
     with pytest.raises(ConfigError, match="its dtype is float8"):
         read_dtype({"dtype": "float8"})
+
+
+def test_beside_quantized_weights_the_rest_is_bfloat16_where_a_file_does_not_say() -> None:
+    assert read_dtype({"quantization_config": {"quant_method": "mxfp4"}}) == "bfloat16"
 
 
 def test_a_file_and_its_folder_are_the_same(tmp_path: Path) -> None:

@@ -10,6 +10,11 @@ def test_bytes_are_those_of_keys_and_values_of_every_layer():
     assert cache.bytes == layers * sides * 5 * 4 * kv_heads * head_dim * 2
 
 
+def test_requests_may_own_all_but_the_null_block():
+    cache = KvCache(tiny_shape(), num_blocks=5, block_size=4, dtype="bfloat16", device="cpu")
+    assert 5 * cache.bytes_to_own == 4 * cache.bytes
+
+
 def test_a_layer_is_a_view_of_its_keys_and_values():
     cache = KvCache(tiny_shape(), num_blocks=5, block_size=4, dtype="float32", device="cpu")
     keys, values = cache.layer(1)

@@ -2,14 +2,21 @@
 
 import pytest
 
-from servekit.errors import DoesNotFit, HardwareMissing, NotBuilt
+from servekit.config.compose import load
+from servekit.errors import DoesNotFit, HardwareMissing, Impossible, MissesSlo, NotBuilt
 from servekit.planner.gate import check
 from servekit.planner.plan import plan
 from servekit.spec.hardware import Device
-from tests.conftest import tiny_config
+from tests.conftest import tiny_config, tiny_shape
 from tests.spec import shapes
 
 H100 = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", memory_gib=79.65)
+
+
+def composed_check(words: str) -> None:
+    composed = load(words.split())
+    made = plan(composed.config, origins=composed.origins)
+    check(made, composed.config, devices=[H100])
 
 
 def test_what_fits_on_a_cpu_starts_anywhere() -> None:
@@ -23,20 +30,50 @@ def test_what_does_not_fit_is_refused_with_ledger_and_advice() -> None:
         check(plan(config), config, devices=[])
     message = refused.value.message
     assert message.startswith("tiny does not fit test: kv.memory_gib asks for 4.00 GiB")
-    assert "weights 0.00 + activations 0.00 + runtime 0.60 + kv 4.00" in message
-    assert message.endswith("try kv.memory_gib=3.22")
+    assert "weights 0.00 + activations 0.00 + workspace 0.00 + graphs 0.00" in message
+    assert "; try kv.memory_gib=3." in message
     assert refused.value.exit_code == 2
 
 
-def test_what_no_single_change_mends_says_so() -> None:
-    config = tiny_config(hardware={"memory_gib": 0.5})
-    with pytest.raises(DoesNotFit, match="no single change makes it fit: take larger hardware"):
-        check(plan(config), config, devices=[])
+def test_what_nothing_mends_says_so() -> None:
+    with pytest.raises(MissesSlo, match="nothing that was tried mends it: take larger hardware"):
+        composed_check("+recipe=chat_llama8b slo.ttft_ms=1")
+
+
+def test_advice_that_this_release_only_plans_is_given_as_that() -> None:
+    with pytest.raises(DoesNotFit, match=r"parallelism\.tensor=16 would, but this release only"):
+        composed_check("model=deepseek_v3 hardware=h100")
+
+
+def test_a_missed_target_is_refused_with_target_prediction_and_both_ways_out() -> None:
+    with pytest.raises(MissesSlo) as refused:
+        composed_check("model=llama3_8b hardware=h100 slo.tpot_ms=6")
+    message = refused.value.message
+    assert message.startswith(
+        "default misses what it promises on H100 80 GB: slo.tpot_ms=6: p95 is"
+    )
+    assert message.endswith(", or slo.enforce=warn to serve it")
+    assert (refused.value.code, refused.value.exit_code) == ("misses_slo", 2)
+
+
+def test_a_missed_target_that_only_warns_is_launched() -> None:
+    composed_check("model=llama3_8b hardware=h100 slo.tpot_ms=6 slo.enforce=warn")
+
+
+def test_an_unsure_plan_is_launched() -> None:
+    composed = load(["model=llama3_8b", "hardware=h100", "slo.tpot_ms=9"])
+    made = plan(composed.config)
+    assert made.verdict == "unsure"
+    check(made, composed.config, devices=[H100])
+
+
+def test_what_the_hardware_does_not_compute_is_refused_with_what_it_does() -> None:
+    with pytest.raises(Impossible, match=r"has no bfloat16 in hardware; use model\.dtype=float16"):
+        composed_check("model=qwen3_0_6b hardware=t4 slo.enforce=warn")
 
 
 def test_a_gpu_deployment_starts_beside_that_gpu() -> None:
-    config = shapes.deployment(shapes.LLAMA_8B, "h100")
-    check(plan(config), config, devices=[H100])
+    composed_check("model=llama3_8b hardware=h100")
 
 
 def test_a_gpu_deployment_without_a_gpu_says_where_to_run_it() -> None:
@@ -56,7 +93,19 @@ def test_another_gpu_is_named() -> None:
 
 
 def test_several_devices_are_planned_but_not_run() -> None:
-    config = shapes.deployment(shapes.LLAMA_70B, "h100", parallelism={"tensor": 4})
-    assert plan(config).verdict == "ok"
-    with pytest.raises(NotBuilt, match=r"tensor=4: this release plans several devices"):
-        check(plan(config), config, devices=[H100] * 4)
+    with pytest.raises(NotBuilt, match="planned but not run by this release: 4 devices, where it"):
+        composed_check("model=llama3_70b hardware=h100 parallelism=tp4")
+
+
+def test_all_that_is_not_run_is_one_message() -> None:
+    shape = tiny_shape(sliding_window=32, full_attention_layers=(2,), gated_mlp=False)
+    config = tiny_config(
+        model={"shape": shape}, kv={"hybrid": True, "dtype": "int8", "capacity_tokens": 2048}
+    )
+    with pytest.raises(NotBuilt) as refused:
+        check(plan(config), config, devices=[])
+    assert refused.value.message == (
+        "tiny is planned but not run by this release: kv.dtype=int8, where it stores 16 or 32 "
+        "bits; kv.hybrid=true, where it stores all 3 layers at full length (kv.hybrid=false runs "
+        "it); an MLP without a gate"
+    )

@@ -20,13 +20,19 @@ def test_every_model_with_its_own_numbers_is_listed(capsys: pytest.CaptureFixtur
     assert set(options("model", [builtin_folder()])) - set(listed) == {"from_config"}
     assert listed["smollm2_135m"]["parameters"] == 134_515_008
     assert listed["llama3_8b"]["kv_bytes_per_token"] == 131_072
+    experts = listed["mixtral_8x7b"]
+    assert (experts["experts"], experts["parameters"]) == (8, 46_702_792_704)
+    assert 12.7e9 < experts["active_parameters"] < 12.9e9
     assert report["recipes"]["chat_smollm2"] == "A small chat model on any machine with a CPU."
 
 
 def test_the_page_names_models_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([], as_json=False) == 0
     page = capsys.readouterr().out
-    assert "llama3_70b        70.6 B  131,072     327,680" in page
+    lines = [line.split() for line in page.splitlines()]
+    assert ["llama3_70b", "70.6", "B", "131,072", "327,680"] in lines
+    assert ["qwen3_235b_a22b", "235", "B", "21.6", "B", "40,960", "192,512"] in lines
+    assert max(map(len, page.splitlines())) <= 80
     assert "+recipe=NAME" in page
 
 
@@ -76,6 +82,7 @@ def test_a_model_file_with_a_wrong_number_is_named(tmp_path: Path) -> None:
         (8_030_261_248, "8.03 B"),
         (70_553_706_496, "70.6 B"),
         (144_000, "144 K"),
+        (1_026_000_000_000, "1.03 T"),
     ],
 )
 def test_parameters_are_counted_as_models_are_named(number: int, text: str) -> None:

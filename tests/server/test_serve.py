@@ -14,7 +14,7 @@ from servekit.server.serve import main
 from tests.conftest import tiny_config
 changes = {changes}
 try:
-    code = main(SimpleNamespace(config=tiny_config(**changes)), as_json={as_json})
+    code = main(SimpleNamespace(config=tiny_config(**changes), origins={{}}), as_json={as_json})
 except ServekitError as error:
     sys.stderr.write(error.message)
     code = error.exit_code

@@ -27,22 +27,18 @@ def published(
 
 LLAMA_8B = published(32, 4096, (32, 8, 128), 14336, 128256)
 LLAMA_70B = published(80, 8192, (64, 8, 128), 28672, 128256)
-QWEN3_8B = published(36, 4096, (32, 8, 128), 12288, 151936, qk_norm=True)
 QWEN25_7B = published(28, 3584, (28, 4, 128), 18944, 152064, qkv_bias=True)
-MISTRAL_7B = published(32, 4096, (32, 8, 128), 14336, 32000)
-SMOLLM2_135M = published(30, 576, (9, 3, 64), 1536, 49152, tie_word_embeddings=True)
-GEMMA3_270M = published(
-    18,
-    640,
-    (4, 1, 256),
-    2048,
-    262144,
-    tie_word_embeddings=True,
-    qk_norm=True,
-    post_norms=True,
-    sliding_window=512,
-    full_attention_layers=(5, 11, 17),
-)
+
+
+def rope_tables_bytes(shape: Shape) -> int:
+    """Cosines and sines of every position in 16 bits, which vLLM holds and logs as weights.
+
+    One table for each base; linear scaling makes that of its base longer by its factor.
+    """
+    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
+    positions = [int(getattr(rope, "factor", 1) if rope.kind == "linear" else 1) for rope in ropes]
+    return sum(positions) * shape.max_position_embeddings * shape.head_dim * 2
+
 
 CARDS_GIB = {"a100_80g": 79.15, "h100": 79.19, "h200": 139.80, "l4": 22.03}
 

@@ -5,10 +5,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servekit.spec.memory import KvLayout, ledger
-from servekit.spec.model import GIB
+from servekit.config.schema import Config
+from servekit.config.shape import Shape
+from servekit.spec.memory import ledger, stage_ledgers
+from servekit.spec.model import GIB, rank_weights
 from tests.conftest import tiny_config
-from tests.spec import shapes
+from tests.spec import log_shapes, shapes
+from tests.spec.log_shapes import on_card
 
 TINY_TOKEN_BYTES = 3 * 2 * 2 * 8 * 4
 FRACTION: dict[str, Any] = {"capacity_tokens": None, "memory_fraction": 0.5}
@@ -20,16 +23,6 @@ def test_the_parts_and_what_is_unused_make_the_total() -> None:
     assert parts + book.unused_bytes == book.total_bytes == int(79.19 * GIB)
 
 
-def test_every_component_says_how_sure_it_is() -> None:
-    book = ledger(tiny_config())
-    assert {name: part.standing for name, part in book.components.items()} == {
-        "weights": "exact",
-        "activations": "modelled",
-        "runtime": "guess",
-        "kv": "exact",
-    }
-
-
 def test_measured_weights_replace_planned_ones_and_move_the_cache() -> None:
     config = tiny_config(kv=FRACTION)
     planned = ledger(config)
@@ -39,24 +32,27 @@ def test_measured_weights_replace_planned_ones_and_move_the_cache() -> None:
     assert planned.layout.num_blocks - measured.layout.num_blocks == 500
 
 
-def test_a_size_in_tokens_is_rounded_up_to_blocks_and_one_null_block() -> None:
+def test_a_size_in_tokens_is_rounded_up_to_blocks() -> None:
     book = ledger(tiny_config(kv={"capacity_tokens": 1001}))
     assert book.rule == "kv.capacity_tokens"
-    assert book.layout == KvLayout(16, 16 * TINY_TOKEN_BYTES, 64)
+    assert (book.layout.num_blocks, book.layout.allocated_blocks) == (63, 64)
+    assert book.layout.bytes_per_block == 16 * TINY_TOKEN_BYTES
     assert book.layout.capacity_tokens == 63 * 16
 
 
-def test_a_size_in_gib_is_never_exceeded() -> None:
-    book = ledger(tiny_config(kv={"capacity_tokens": None, "memory_gib": 0.5}))
+def test_a_size_in_gib_is_the_size_of_the_cache_exactly() -> None:
+    book = ledger(tiny_config(kv={"capacity_tokens": None, "memory_gib": 0.3}))
     block = 16 * TINY_TOKEN_BYTES
     assert book.rule == "kv.memory_gib"
-    assert book.layout.num_blocks == GIB // 2 // block
-    assert book.kv.bytes <= GIB // 2
+    assert book.kv.bytes == int(0.3 * GIB)
+    assert book.layout.num_blocks == int(0.3 * GIB) // block
 
 
 def test_a_fraction_is_of_what_is_free_after_everything_else() -> None:
     book = ledger(tiny_config(kv=FRACTION))
-    free = book.total_bytes - book.weights.bytes - book.activations.bytes - book.runtime.bytes
+    free = book.total_bytes - sum(
+        part.bytes for name, part in book.components.items() if name != "kv"
+    )
     assert book.rule == "kv.memory_fraction"
     assert book.layout.num_blocks == free // 2 // book.layout.bytes_per_block
 
@@ -67,13 +63,6 @@ def test_no_cache_is_left_where_the_weights_alone_are_too_much() -> None:
     assert not book.fits
     assert book.problem is not None
     assert "before any KV cache" in book.problem
-
-
-def test_concurrency_counts_usable_blocks_in_whole_blocks_a_request() -> None:
-    layout = KvLayout(block_size=16, bytes_per_block=1600, num_blocks=11)
-    assert layout.blocks_for(17) == 2
-    assert layout.max_concurrency(17) == 5.0
-    assert (layout.capacity_tokens, layout.bytes_per_token, layout.bytes) == (160, 100, 17600)
 
 
 def test_a_derived_pool_shorter_than_the_model_length_does_not_fit() -> None:
@@ -99,12 +88,69 @@ def test_a_named_pool_larger_than_what_is_free_does_not_fit() -> None:
     assert book.problem.startswith("kv.memory_gib asks for 4.00 GiB")
 
 
-def test_a_pool_without_one_usable_block_does_not_fit() -> None:
-    book = ledger(tiny_config(kv={"capacity_tokens": None, "memory_gib": 1e-5}))
-    assert book.layout.num_blocks == 1
+def test_a_pool_without_one_block_does_not_fit() -> None:
+    book = ledger(tiny_config(kv={"capacity_tokens": None, "memory_gib": 1e-6}))
+    assert book.layout.num_blocks == 0
     assert not book.fits
     assert book.problem is not None
-    assert "not one block of 16 tokens" in book.problem
+    assert "0 blocks of 16 tokens, and the shortest request needs 1" in book.problem
+
+
+def test_a_hybrid_pool_must_hold_the_shortest_request_of_all_its_groups() -> None:
+    config = on_card(log_shapes.GEMMA3_27B, "h200", 12 * 1310720 / GIB)
+    assert ledger(config).layout.blocks_for(1) == 13
+    assert ledger(config).verdict == "does_not_fit"
+
+
+def on_total(memory_gib: float) -> str:
+    config = shapes.deployment(
+        shapes.LLAMA_8B,
+        "l4",
+        kv={"memory_fraction": None, "memory_gib": 2.0},
+        hardware={"memory_gib": memory_gib},
+    )
+    return ledger(config).verdict
+
+
+def test_a_named_pool_is_unsure_as_far_as_the_band_reaches_on_both_sides() -> None:
+    book = ledger(
+        shapes.deployment(shapes.LLAMA_8B, "l4", kv={"memory_fraction": None, "memory_gib": 2.0})
+    )
+    used, band = book.used_bytes / GIB, book.band_bytes / GIB
+    verdicts = [on_total(used + share * band) for share in (-1.01, -0.99, 0.99, 1.01)]
+    assert verdicts == ["does_not_fit", "unsure", "unsure", "fits"]
+
+
+def unsure() -> Config:
+    """The length is what the cache holds as planned."""
+    planned = shapes.deployment(shapes.LLAMA_8B, "l4", model={"max_model_len": 8192})
+    longest = ledger(planned).layout.longest_request
+    return shapes.deployment(shapes.LLAMA_8B, "l4", model={"max_model_len": longest - 1000})
+
+
+def test_a_derived_pool_is_unsure_where_only_one_end_of_the_band_holds_a_request() -> None:
+    book = ledger(unsure())
+    assert book.verdict == "unsure"
+    assert book.fits
+    assert book.problem is not None
+    assert "as what else is used is known to 1.0" in book.problem
+
+
+def test_the_stage_with_the_fewest_blocks_decides() -> None:
+    config = shapes.deployment(
+        shapes.LLAMA_8B, "h100", parallelism={"pipeline": 4}, scheduler={"max_num_seqs": 1024}
+    )
+    stages, book = stage_ledgers(config), ledger(config)
+    assert book.stage == 3  # that of the sampler
+    assert book.layout.num_blocks == min(stage.layout.num_blocks for stage in stages)
+    assert book.layout.num_blocks < stages[0].layout.num_blocks
+
+
+def test_of_stages_alike_the_heaviest_is_told() -> None:
+    config = on_card(shapes.LLAMA_8B, "h100", 1.0, parallelism={"pipeline": 4})
+    book = ledger(config)
+    heaviest = max(rank_weights(config, stage).bytes for stage in range(4))
+    assert book.weights.bytes == heaviest
 
 
 def test_the_cache_of_two_ranks_holds_half_of_each_token() -> None:
@@ -164,3 +210,44 @@ def test_a_named_number_of_tokens_is_always_held(tokens: int, block_size: int) -
     config = tiny_config(kv={"capacity_tokens": tokens, "block_size": block_size})
     layout = ledger(config).layout
     assert tokens <= layout.capacity_tokens < tokens + block_size
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    shape=st.sampled_from([shapes.LLAMA_8B, log_shapes.GEMMA3_27B, log_shapes.QWEN3_30B_A3B]),
+    pipeline=st.sampled_from([1, 2, 3, 4, 7]),
+    tensor=st.sampled_from([1, 2, 4]),
+    gib=st.floats(0.1, 60),
+)
+def test_no_stage_has_fewer_blocks_and_each_sums_to_the_total(
+    shape: Shape, pipeline: int, tensor: int, gib: float
+) -> None:
+    config = on_card(shape, "h100", gib, parallelism={"pipeline": pipeline, "tensor": tensor})
+    book, stages = ledger(config), stage_ledgers(config)
+    for stage in stages:
+        assert book.layout.num_blocks <= stage.layout.num_blocks
+        assert stage.kv.bytes == int(gib * GIB)
+        parts = sum(part.bytes for part in stage.components.values())
+        assert parts + stage.unused_bytes == int(79.19 * GIB)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seats=st.integers(1, 1024),
+    tokens=st.integers(1024, 16384),
+    more=st.tuples(st.integers(0, 1024), st.integers(0, 16384)),
+)
+def test_larger_limits_never_make_for_a_larger_capacity_of_a_hybrid(
+    seats: int, tokens: int, more: tuple[int, int]
+) -> None:
+    def capacity(seats: int, tokens: int) -> int:
+        config = shapes.deployment(
+            log_shapes.GEMMA3_27B,
+            "h200",
+            kv={"hybrid": True},
+            scheduler={"max_num_seqs": seats, "max_num_batched_tokens": max(seats, tokens)},
+        )
+        return ledger(config).layout.capacity_tokens
+
+    assert capacity(seats + more[0], tokens) <= capacity(seats, tokens)
+    assert capacity(seats, tokens + more[1]) <= capacity(seats, tokens)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from servekit.model.decoder import Decoder
-from servekit.spec.model import weights_bytes
-from tests.conftest import tiny_shape
+from servekit.spec.model import rank_weights
+from tests.conftest import tiny_config, tiny_shape
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,5 @@ def test_the_plan_counts_every_byte_that_the_decoder_holds(
     changes: dict[str, Any], dtype: str
 ) -> None:
     shape = tiny_shape(**changes)
-    assert weights_bytes(shape, dtype) == Decoder(shape, dtype, "cpu").weight_bytes
+    config = tiny_config(model={"shape": shape, "dtype": dtype})
+    assert rank_weights(config).bytes == Decoder(shape, dtype, "cpu").weight_bytes

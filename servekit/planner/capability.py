@@ -1,0 +1,132 @@
+"""What hardware cannot compute, what it computes slowly, and what this release does not run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from servekit.config.base import DTYPE_BYTES
+from servekit.config.schema import Config
+from servekit.config.shape import Shape
+from servekit.spec.formats import FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One sentence, and the key and value that mend it."""
+
+    text: str
+    key: str
+    value: str
+
+
+RATES = {
+    "fp8": ("fp8_tflops", "fp8", "compute capability 8.9"),
+    "int8": ("int8_tflops", "int8", "tensor cores for it"),
+    "fp4": ("fp4_tflops", "fp4", "compute capability 10.0"),
+}
+"""By what a weight format computes in: the rate it needs, its name, where hardware has it."""
+
+KV_RATES = {"fp8": "fp8_tflops", "nvfp4": "fp4_tflops"}
+
+
+def refusals(config: Config) -> Iterator[Refusal]:
+    """What no change of memory mends."""
+    hardware = config.hardware
+    if hardware.bf16:
+        return
+    found = {"model.dtype": config.model.dtype, "kv.dtype": config.kv.dtype}
+    if config.kv.dtype == config.model.dtype:
+        del found["kv.dtype"]  # it follows, or is the next to be refused
+    for key, dtype in found.items():
+        if dtype == "bfloat16":
+            yield Refusal(
+                f"{key}=bfloat16: {described(config)} has no bfloat16 in hardware; use "
+                f"{key}=float16",
+                key,
+                "float16",
+            )
+
+
+def described(config: Config) -> str:
+    """The hardware's name, with its compute capability where it has one."""
+    hardware = config.hardware
+    number = hardware.compute_capability
+    return f"{hardware.name} (compute capability {number})" if number else hardware.name
+
+
+def slow_formats(config: Config) -> Iterator[str]:
+    """Formats that save memory on this hardware and no arithmetic."""
+    weights, hardware = config.quantization.weights, config.hardware
+    compute = None if weights == "none" else FORMATS[weights].compute
+    if compute in RATES:
+        field, name, needed = RATES[compute]
+        if getattr(hardware, field) is None:
+            yield (
+                f"quantization.weights={weights}: {described(config)} has no {name} arithmetic "
+                f"({needed}), so weights take less memory and are computed at the 16-bit rate"
+            )
+    rate = KV_RATES.get(config.kv.dtype)
+    if rate is not None and getattr(hardware, rate) is None:
+        yield (
+            f"kv.dtype={config.kv.dtype}: {described(config)} has no {config.kv.dtype} "
+            "arithmetic, so keys and values are widened as they are read: the cache holds more, "
+            "at the 16-bit rate"
+        )
+
+
+def slow_links(config: Config) -> Iterator[str]:
+    """Traffic between devices that leaves the link between them."""
+    parallelism, hardware = config.parallelism, config.hardware
+    joined = max(parallelism.tensor, parallelism.expert_group)
+    if joined > 1 and not hardware.p2p:
+        yield (
+            f"{hardware.name} devices do not read each other's memory: what {joined} ranks "
+            "exchange in every layer goes through the host"
+        )
+    span = max(parallelism.tensor * parallelism.pipeline, parallelism.expert_group)
+    if span > hardware.devices_per_node:
+        yield (
+            f"{span} devices that exchange activations are more than the "
+            f"{hardware.devices_per_node} of one machine: they cross the network, which the "
+            "latency here does not model"
+        )
+
+
+def cannot_run(config: Config) -> list[str]:
+    """What this release plans and does not run, a phrase each; empty for what it runs."""
+    found = []
+    parallelism, quantization, kv = config.parallelism, config.quantization, config.kv
+    if parallelism.devices > 1:
+        found.append(f"{parallelism.devices} devices, where it runs on one")
+    if quantization.weights != "none":
+        found.append(f"quantization.weights={quantization.weights}, where it holds them 16-bit")
+    if kv.dtype not in DTYPE_BYTES:
+        found.append(f"kv.dtype={kv.dtype}, where it stores 16 or 32 bits")
+    shape = config.model.shape
+    if kv.hybrid and any(shape.window(layer) is not None for layer in shape.attention_layers):
+        found.append(
+            f"kv.hybrid=true, where it stores all {shape.layers} layers at full length "
+            "(kv.hybrid=false runs it)"
+        )
+    if config.speculative.method != "none":
+        found.append(f"speculative.method={config.speculative.method}, where it guesses nothing")
+    return found + beyond_the_decoder(shape)
+
+
+def beyond_the_decoder(shape: Shape) -> list[str]:
+    """What a model computes and the decoder of this release does not."""
+    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
+    windowed = shape.sliding_window is not None
+    facts = {
+        "latent attention": shape.mla is not None,
+        "a mixture of experts": shape.moe is not None,
+        "layers with a state": shape.state is not None,
+        "chunked attention": windowed and shape.window_kind == "chunked",
+        "layers that share keys and values": bool(shape.shared_kv_layers),
+        "layers without attention": bool(shape.mlp_only_layers),
+        "layers without an MLP": bool(shape.mixer_only_layers),
+        "an MLP without a gate": not shape.gated_mlp,
+        "value heads of their own width": shape.value_head_dim not in (None, shape.head_dim),
+        "another activation": shape.activation == "other",
+        "another rotary embedding": any(rope.kind == "other" for rope in ropes),
+    }
+    return [name for name, true in facts.items() if true] + list(shape.planned_only)

@@ -1,0 +1,99 @@
+"""What one configuration comes to: memory, latency, cost, and the verdict on all of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from servekit.config.schema import Config
+from servekit.planner.capability import refusals
+from servekit.planner.cost import Cost, cost
+from servekit.planner.predict import Prediction, predict
+from servekit.planner.slo import SloLine, judge
+from servekit.spec.kv import KvLayout
+from servekit.spec.memory import Ledger, ledger
+
+Verdict = Literal["ok", "misses_slo", "impossible", "does_not_fit", "unsure"]
+
+REFERENCE_LENGTHS = (2048, 8192)
+"""Request lengths, in tokens, that concurrency is stated for beside the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`ledger` is that of the worst rank; `prediction` is None where the memory does not fit.
+
+    `refusals` are what the hardware cannot compute whatever its memory, a sentence each.
+    """
+
+    config: Config
+    ledger: Ledger
+    prediction: Prediction | None
+    cost: Cost
+    slo: tuple[SloLine, ...]
+    refusals: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest of all that was found; no change of traffic mends an earlier one."""
+        lines = {line.verdict for line in self.slo}
+        if self.ledger.verdict == "does_not_fit":
+            return "does_not_fit"
+        if self.refusals or "impossible" in lines:
+            return "impossible"
+        if "misses" in lines:
+            return "misses_slo"
+        return "unsure" if self.ledger.verdict == "unsure" or "unsure" in lines else "ok"
+
+    @property
+    def broken(self) -> tuple[SloLine, ...]:
+        """Targets that are not met, the impossible ones first."""
+        wrong = [line for line in self.slo if line.verdict in ("impossible", "misses")]
+        return tuple(sorted(wrong, key=lambda line: line.verdict != "impossible"))
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is refused, in one sentence; None for what is ok or unsure."""
+        if self.ledger.verdict == "does_not_fit":
+            return self.ledger.problem
+        if self.refusals:
+            return self.refusals[0]
+        return self.broken[0].why if self.broken else None
+
+    @property
+    def exit_code(self) -> int:
+        """2 for what `serve` refuses; with `slo.enforce=warn` a missed target is no refusal."""
+        if self.verdict in ("ok", "unsure"):
+            return 0
+        bound = self.config.slo.enforce == "refuse"
+        return 2 if self.verdict == "does_not_fit" or self.refusals or bound else 0
+
+    @property
+    def kv(self) -> KvLayout:
+        return self.ledger.layout
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of `model.max_model_len` tokens that the cache holds at once."""
+        return self.kv.max_concurrency(self.config.model.max_model_len)
+
+    @property
+    def concurrency(self) -> dict[int, float]:
+        """The same by request length, for the usual lengths up to the model's own."""
+        longest = self.config.model.max_model_len
+        lengths = [*(length for length in REFERENCE_LENGTHS if length < longest), longest]
+        return {length: self.kv.max_concurrency(length) for length in lengths}
+
+
+def assess(config: Config, book: Ledger | None = None) -> Outcome:
+    """Raises nothing: what does not fit is an outcome that says so. `book` saves making it."""
+    book = book or ledger(config)
+    prediction = predict(config, book.layout) if book.fits else None
+    price = cost(config, prediction)
+    lines = judge(config, prediction, price) if prediction is not None else ()
+    return Outcome(
+        config=config,
+        ledger=book,
+        prediction=prediction,
+        cost=price,
+        slo=lines,
+        refusals=tuple(refusal.text for refusal in refusals(config)),
+    )

@@ -1,0 +1,151 @@
+"""A plan as JSON: fixed keys for scripts, and beside every number its standing and its band.
+
+What every key means is in docs/plan-json.md; a test holds the two together.
+"""
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from servekit.planner.outcome import Outcome
+from servekit.planner.predict import Percentiles, Prediction
+from servekit.spec.memory import Ledger
+from servekit.spec.model import GIB, parameters
+
+if TYPE_CHECKING:
+    from servekit.planner.slo import SloLine
+
+PERCENTILES = ("p50", "p95", "p99")
+TIMES = ("ttft_ms", "tpot_ms", "itl_ms")
+RATES = ("output_tokens_per_s", "saturation_concurrency", "goodput_per_s", "capacity_per_s")
+
+
+def outcome_json(made: Outcome) -> dict[str, Any]:
+    """Sizes in GiB (2**30) of one device, times in ms; null where there is no such number."""
+    config, model = made.config, made.config.model
+    counts = parameters(model.shape)
+    return {
+        "verdict": made.verdict,
+        "problem": made.problem,
+        "name": config.name,
+        "model": {
+            "name": model.name,
+            "parameters": counts.total,
+            "active_parameters": counts.active,
+            "dtype": model.dtype,
+            "weights": config.quantization.weights,
+            "max_model_len": model.max_model_len,
+        },
+        "hardware": {
+            "name": config.hardware.name,
+            "kind": config.hardware.kind,
+            "devices": config.parallelism.devices,
+        },
+        "memory": memory_json(made.ledger),
+        "kv": kv_json(made),
+        "latency": latency_json(made.prediction),
+        "cost": cost_json(made),
+        "slo": [slo_json(line) for line in made.slo],
+    }
+
+
+def memory_json(book: Ledger) -> dict[str, Any]:
+    """The components and what is unused make the total; `unused_gib` is negative by what lacks."""
+    parts = book.components
+    return {
+        "total_gib": book.total_bytes / GIB,
+        **{f"{name}_gib": part.bytes / GIB for name, part in parts.items()},
+        "unused_gib": book.unused_bytes / GIB,
+        "verdict": book.verdict,
+        "stage": book.stage,
+        "standing": {name: part.standing for name, part in parts.items()},
+        "bands": {name: part.band_bytes / GIB for name, part in parts.items()},
+        "notes": {name: part.note for name, part in parts.items()},
+    }
+
+
+def kv_json(made: Outcome) -> dict[str, Any]:
+    """The cache of one copy of the model; how many blocks it has is as sure as its bytes are."""
+    kv, pool = made.kv, made.ledger.kv
+    sizes = {
+        "num_blocks": kv.num_blocks,
+        "capacity_tokens": kv.capacity_tokens,
+        "max_concurrency": made.max_concurrency,
+    }
+    exact = ("bytes_per_token", "block_size", "bytes_per_block", "blocks_per_request")
+    doubt = pool.band_bytes / pool.bytes if pool.bytes > 0 else 0.0
+    return {
+        "dtype": made.config.kv.dtype,
+        "bytes_per_token": kv.bytes_per_token,
+        "block_size": kv.block_size,
+        "bytes_per_block": kv.bytes_per_block,
+        **sizes,
+        "blocks_per_request": kv.blocks_for(made.config.model.max_model_len),
+        "concurrency_by_tokens": {str(length): count for length, count in made.concurrency.items()},
+        "rule": made.ledger.rule,
+        "standing": {**dict.fromkeys(exact, "exact"), **dict.fromkeys(sizes, pool.standing)},
+        "bands": {name: doubt * size for name, size in sizes.items()},
+    }
+
+
+def latency_json(made: Prediction | None) -> dict[str, Any]:
+    """Nulls in the same places where the memory does not fit: nothing is served then."""
+    values = {name: percentiles_json(getattr(made, name, None)) for name in TIMES} | {
+        name: finite(getattr(made, name, None)) for name in RATES
+    }
+    standing = made.standing if made is not None else None
+    return {
+        **values,
+        "running": finite(getattr(made, "running", None)),
+        "utilization": finite(getattr(made, "utilization", None)),
+        "stable": made.stable if made is not None else None,
+        "bounds": {
+            name: finite(getattr(made.bounds, name)) if made is not None else None
+            for name in ("ttft_ms", "tpot_ms")
+        },
+        "method": made.method if made is not None else None,
+        "standing": dict.fromkeys(values, standing),
+        "bands": {name: scaled(value, made) for name, value in values.items()},
+    }
+
+
+def percentiles_json(times: Percentiles | None) -> dict[str, float | None]:
+    return {name: finite(getattr(times, name, None)) for name in PERCENTILES}
+
+
+def cost_json(made: Outcome) -> dict[str, Any]:
+    """The price of the devices is what the configuration says; what a token costs is modelled."""
+    values = {
+        "usd_per_hour": finite(made.cost.usd_per_hour),
+        "usd_per_million_output_tokens": finite(made.cost.usd_per_million_output_tokens),
+        "at_goodput": finite(made.cost.at_goodput),
+    }
+    modelled = made.prediction.standing if made.prediction is not None else None
+    bands = {name: scaled(value, made.prediction) for name, value in values.items()}
+    return {
+        **values,
+        "standing": {**dict.fromkeys(values, modelled), "usd_per_hour": "exact"},
+        "bands": {**bands, "usd_per_hour": 0.0},
+    }
+
+
+def scaled(value: Any, made: Prediction | None) -> Any:
+    """The half-width of the interval around a number, or around each of a mapping."""
+    if isinstance(value, dict):
+        return {name: scaled(inner, made) for name, inner in value.items()}
+    return None if value is None or made is None else value * made.band
+
+
+def slo_json(line: "SloLine") -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "target": line.target,
+        "predicted": finite(line.predicted),
+        "band": finite(line.band),
+        "verdict": line.verdict,
+        "why": line.why,
+    }
+
+
+def finite(number: float | None) -> float | None:
+    """JSON has no infinity; a queue that grows without end has no waiting time."""
+    return number if number is not None and isfinite(number) else None

@@ -1,0 +1,54 @@
+"""The vocabulary of counting weights: one tensor on one rank, and how ranks share a layer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Part = Literal["attention", "state", "mlp", "experts", "shared_experts", "routers", "norms"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Weights as one rank holds them: `copies` times [outputs, inputs].
+
+    A projection takes the weight format, anything else stays in 16 bits. `repeats` is how often the
+    engine holds each number: the norm of a head has a row for every head.
+    """
+
+    part: Part
+    outputs: int
+    inputs: int = 1
+    copies: int = 1
+    is_projection: bool = False
+    repeats: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return self.copies * self.outputs * self.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One rank's share: `tensor` parts of a layer, of the experts `experts` whole ones, each cut
+    into `expert_tensor` parts. `kv_heads` is what one rank holds of them.
+    """
+
+    tensor: int
+    kv_heads: int
+    experts: int
+    expert_tensor: int
+
+    def of(self, amount: int) -> int:
+        """Rows or columns on one rank; at least one, for what cannot be cut is on every rank."""
+        return -(-amount // self.tensor)
+
+    def of_expert(self, width: int) -> int:
+        return -(-width // self.expert_tensor)
+
+
+def projection(
+    part: Part, inputs: int, outputs: int, *, bias: bool = False, copies: int = 1
+) -> Iterator[Tensor]:
+    yield Tensor(part, outputs=outputs, inputs=inputs, copies=copies, is_projection=True)
+    if bias:
+        yield Tensor(part, outputs=outputs, copies=copies)

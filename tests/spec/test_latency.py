@@ -1,0 +1,380 @@
+"""Step times: bounds against the published table, the model against published servings."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servekit.config.schema import Config
+from servekit.spec.latency import TERMS, roofline, step_model
+from tests.conftest import tiny_config, tiny_shape
+from tests.spec.served import served
+
+BOUNDS: list[tuple[str, str, int, int, tuple[float, float, float, float]]] = [
+    ("llama3_8b", "a100_80g", 1, 1, (7.36, 0.132, 0.052, 7.49)),
+    ("llama3_8b", "a100_80g", 1, 32, (7.36, 4.213, 1.650, 11.57)),
+    ("llama3_8b", "h100", 1, 1, (4.48, 0.080, 0.016, 4.56)),
+    ("llama3_8b", "h100", 1, 32, (4.48, 2.564, 0.520, 7.04)),
+    ("llama3_8b", "h200", 1, 1, (3.13, 0.056, 0.016, 3.18)),
+    ("llama3_8b", "h200", 1, 32, (3.13, 1.790, 0.520, 4.92)),
+    ("llama3_8b", "l4", 1, 1, (50.03, 0.895, 0.133, 50.93)),
+    ("llama3_8b", "l4", 1, 32, (50.03, 28.63, 4.253, 78.66)),
+    ("llama3_70b", "a100_80g", 4, 1, (17.04, 0.082, 0.116, 17.13)),
+    ("llama3_70b", "a100_80g", 4, 32, (17.04, 2.633, 3.702, 19.68)),
+    ("llama3_70b", "h100", 4, 1, (10.37, 0.050, 0.036, 10.42)),
+    ("llama3_70b", "h100", 4, 32, (10.37, 1.603, 1.168, 11.98)),
+    ("llama3_70b", "h100", 8, 1, (5.19, 0.025, 0.018, 5.21)),
+    ("llama3_70b", "h100", 8, 32, (5.19, 0.801, 0.584, 5.99)),
+    ("llama3_70b", "h200", 4, 1, (7.24, 0.035, 0.036, 7.27)),
+    ("llama3_70b", "h200", 4, 32, (7.24, 1.118, 1.168, 8.36)),
+    ("qwen3_30b_a3b", "h100", 1, 1, (1.82, 0.060, 0.008, 1.88)),
+    ("qwen3_30b_a3b", "h100", 1, 32, (15.85, 1.923, 0.249, 17.77)),
+    ("qwen3_30b_a3b", "h200", 1, 1, (1.27, 0.042, 0.008, 1.31)),
+    ("qwen3_30b_a3b", "h200", 1, 32, (11.06, 1.342, 0.249, 12.40)),
+]
+"""Model, card, ranks, requests at 2048 tokens; ms of reading weights and keys, of arithmetic, and
+of a step."""
+
+PROMPTS: list[tuple[str, str, int, float, float]] = [
+    ("llama3_8b", "a100_80g", 1, 95.2, 422.9),
+    ("llama3_8b", "h100", 1, 30.0, 133.4),
+    ("llama3_8b", "h200", 1, 30.0, 133.4),
+    ("llama3_8b", "l4", 1, 245.3, 1090),
+    ("llama3_70b", "a100_80g", 4, 229.1, 969.1),
+    ("llama3_70b", "h100", 4, 72.3, 305.7),
+    ("llama3_70b", "h100", 8, 36.1, 152.9),
+    ("llama3_70b", "h200", 4, 72.3, 305.7),
+    ("qwen3_30b_a3b", "h100", 1, 13.0, 71.9),
+    ("qwen3_30b_a3b", "h200", 1, 13.0, 71.9),
+]
+"""Arithmetic of a prompt of 2048 and of 8192 tokens, ms."""
+
+
+def near(milliseconds: float) -> Any:
+    """Within 1 %, and within the last printed digit."""
+    return pytest.approx(milliseconds, rel=0.01, abs=0.0006)
+
+
+@pytest.mark.parametrize(("model", "card", "tensor", "requests", "wanted"), BOUNDS)
+def test_the_bound_of_a_decode_step_is_the_published_one(
+    model: str, card: str, tensor: int, requests: int, wanted: tuple[float, float, float, float]
+) -> None:
+    bound = roofline(served(model, card, tensor))
+    parts = {name: 1e3 * seconds for name, seconds in bound.parts(requests, 2048).items()}
+    assert parts["weights"] == near(wanted[0])
+    assert parts["kv"] == near(wanted[1])
+    assert parts["compute"] + parts["scores"] == near(wanted[2])
+    assert 1e3 * bound.seconds(requests, 2048) == near(wanted[3])
+
+
+@pytest.mark.parametrize(("model", "card", "tensor", "short", "long"), PROMPTS)
+def test_the_bound_of_a_prompt_is_the_published_one(
+    model: str, card: str, tensor: int, short: float, long: float
+) -> None:
+    bound = roofline(served(model, card, tensor))
+    for tokens, wanted in ((2048, short), (8192, long)):
+        parts = bound.parts(0, 0, [(tokens, 0)])
+        assert 1e3 * (parts["compute"] + parts["prefill_attention"]) == near(wanted)
+
+
+def close_loop_tpot_ms(config: Config, requests: int, prompt: int, output: int) -> float:
+    """With so many requests always running, each decoded token waits for its share of prompts:
+    a decode step, and `requests x prompt / output` more, halfway through the answers.
+    """
+    model, context = step_model(config), prompt + output / 2
+    decode = model.seconds(requests, context)
+    prefill = model.seconds(requests, context, [(prompt, 0)]) - decode
+    return 1e3 * (decode + requests * prefill / output)
+
+
+SERVINGS: list[tuple[str, Config, tuple[int, int, int], float]] = [
+    ("Qwen3-32B, 2 H100, vLLM", served("qwen3_32b", "h100", 2), (32, 1024, 1024), 20.06),
+    (
+        "Qwen3-32B fp8, H100, TensorRT-LLM",
+        served("qwen3_32b", "h100", quantization={"weights": "fp8"}),
+        (32, 1024, 128),
+        36.15,
+    ),
+    (
+        "Qwen3-235B-A22B fp8, 2 H200, vLLM",
+        served("qwen3_235b_a22b", "h200", 2, quantization={"weights": "fp8"}),
+        (16, 1000, 100),
+        52.16,
+    ),
+    (
+        "Qwen3-235B-A22B fp8, 4 H100 with whole experts, TensorRT-LLM",
+        served(
+            "qwen3_235b_a22b",
+            "h100",
+            4,
+            quantization={"weights": "fp8"},
+            parallelism={"tensor": 4, "expert": 4},
+        ),
+        (32, 1024, 128),
+        31.23,
+    ),
+]
+"""Published measurements: what is served, (requests, prompt, output), ms per output token."""
+
+
+@pytest.mark.parametrize(
+    ("config", "load", "measured"), [row[1:] for row in SERVINGS], ids=[row[0] for row in SERVINGS]
+)
+def test_a_published_serving_is_within_the_band(
+    config: Config, load: tuple[int, int, int], measured: float
+) -> None:
+    predicted = close_loop_tpot_ms(config, *load)
+    assert abs(predicted / measured - 1) <= step_model(config).band
+
+
+def test_an_engine_that_lets_prompts_wait_is_faster_per_token_than_the_model() -> None:
+    """SGLang kept 64 requests at 30.12 ms a token and let their first tokens take 2.5 s: what the
+    model charges to the running requests it charged to the waiting ones.
+    """
+    predicted = close_loop_tpot_ms(served("qwen3_32b", "h100", 2), 64, 1024, 128)
+    assert 1.15 < predicted / 30.12 < 1.35
+
+
+MODELS = ["llama3_8b", "qwen3_30b_a3b", "gemma3_4b", "deepseek_v2_lite", "qwen3_next_80b_a3b"]
+CARDS = ["l4", "a100_80g", "h100", "b200", "mi300x", "rtx4090"]
+GROWTH = st.floats(1.0, 4.0)
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    card=st.sampled_from(CARDS),
+    decodes=st.floats(0.1, 300),
+    context=st.floats(1, 30_000),
+    new=st.floats(1, 8192),
+    there=st.floats(0, 8192),
+    growth=GROWTH,
+)
+def test_more_of_anything_never_takes_less(
+    model: str,
+    card: str,
+    decodes: float,
+    context: float,
+    new: float,
+    there: float,
+    growth: float,
+) -> None:
+    step = step_model(served(model, card))
+    base = step.seconds(decodes, context, [(new, there)]) * (1 - 1e-9)
+    assert step.seconds(decodes * growth, context, [(new, there)]) >= base
+    assert step.seconds(decodes, context * growth, [(new, there)]) >= base
+    assert step.seconds(decodes, context, [(new * growth, there)]) >= base
+    assert step.seconds(decodes, context, [(new, there * growth)]) >= base
+    assert step.seconds(decodes, context, [(new, there), (new, there)]) >= base
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    card=st.sampled_from(CARDS),
+    weights=st.sampled_from(["none", "fp8", "int8", "int4_g128", "nvfp4"]),
+    decodes=st.floats(0, 300),
+    context=st.floats(1, 30_000),
+    new=st.floats(1, 8192),
+)
+def test_nothing_is_faster_than_the_roofline(
+    model: str, card: str, weights: str, decodes: float, context: float, new: float
+) -> None:
+    config = served(model, card, quantization={"weights": weights})
+    prefill = [(new, 0.0)]
+    bound = roofline(config).seconds(decodes, context, prefill)
+    assert bound <= step_model(config).seconds(decodes, context, prefill) * (1 + 1e-9)
+
+
+@given(
+    model=st.sampled_from(MODELS), growth=GROWTH, decodes=st.floats(0.1, 300), new=st.floats(0, 512)
+)
+def test_more_bandwidth_is_never_slower(
+    model: str, growth: float, decodes: float, new: float
+) -> None:
+    slow = served(model, "h100")
+    fast = served(model, "h100", hardware={"bandwidth_gb_s": growth * 3350})
+    times = [step_model(c).seconds(decodes, 2000, [(new, 0)]) for c in (slow, fast)]
+    assert times[1] <= times[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_parts_of_a_step_sum_to_it(model: str) -> None:
+    config = served(model, "h100", 2, parallelism={"tensor": 2, "pipeline": 2}, speculative=DRAFT)
+    step, work = step_model(config), (7, 900, [(300, 50)])
+    parts = step.parts(*work)
+    assert sum(parts[term] for term in TERMS) == pytest.approx(step.seconds(*work))
+    assert all(parts[term] > 0 for term in TERMS)
+
+
+def test_an_empty_step_takes_no_time() -> None:
+    step = step_model(served("llama3_8b", "h100"))
+    assert step.seconds(0, 0) == 0
+    assert set(step.parts(0, 0).values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("experts", "chosen", "tokens", "distinct"),
+    [(128, 8, 1, 8.0), (128, 8, 4, 29.12), (128, 8, 32, 111.77), (8, 2, 16, 7.92)],
+)
+def test_a_step_reads_the_experts_that_its_tokens_are_sent_to(
+    experts: int, chosen: int, tokens: int, distinct: float
+) -> None:
+    moe = {
+        "experts": experts,
+        "experts_per_token": chosen,
+        "intermediate_size": 64,
+        "shared_intermediate_size": 0,
+        "shared_gate": False,
+        "router_bias": False,
+        "expert_bias": False,
+        "dense_layers": (),
+    }
+    with_experts = tiny_shape(moe=moe)
+    config = served("llama3_8b", "h100", model={"shape": with_experts, "max_model_len": 256})
+    bound = roofline(config)
+    dense = sum(each.read_s for each in bound.stages[0].products if each.hit == 1)
+    every = sum(each.read_s for each in bound.stages[0].products if each.hit < 1)
+    read = bound.parts(tokens, 0)["weights"] - dense
+    assert read / every * experts == pytest.approx(distinct, abs=0.006)
+
+
+def test_sliding_windows_bound_what_decoding_reads() -> None:
+    bound = roofline(served("gemma3_4b", "h100"))
+    near, far = (bound.parts(1, context)["kv"] for context in (1024, 8192))
+    full_layers, all_layers = 5, 34
+    assert far / near == pytest.approx((8 * full_layers + all_layers - full_layers) / all_layers)
+
+
+def test_a_state_costs_the_same_at_any_context() -> None:
+    shape = tiny_shape(
+        state={
+            "kind": "mamba1",
+            "layers": (0, 1, 2),
+            "inner_size": 64,
+            "state_size": 16,
+            "conv_kernel": 4,
+            "dt_rank": 4,
+            "dtype": "float32",
+        }
+    )
+    bound = roofline(served("llama3_8b", "h100", model={"shape": shape, "max_model_len": 256}))
+    short, long = bound.parts(3, 10)["kv"], bound.parts(3, 200)["kv"]
+    assert short == long > 0
+
+
+def test_latent_attention_reads_its_latent_and_computes_with_every_head() -> None:
+    parts = roofline(served("deepseek_v2_lite", "h100")).parts(1, 1000)
+    assert parts["kv"] == pytest.approx(27 * (512 + 64) * 2 * 1000 / 3350e9)
+    assert parts["scores"] == pytest.approx(27 * 2 * 16 * (2 * 512 + 64) * 1000 / 989e12)
+
+
+def test_the_head_is_computed_for_the_last_token_of_a_prompt_only() -> None:
+    bound = roofline(served("llama3_8b", "h100"))
+    one, two = (bound.parts(0, 0, chunks)["compute"] for chunks in ([(64, 0)], [(32, 0)] * 2))
+    assert two - one == pytest.approx(2 * 128256 * 4096 / 989e12)
+
+
+def test_whole_experts_of_many_copies_see_the_tokens_of_all_copies() -> None:
+    alone = served("qwen3_30b_a3b", "h100")
+    shared = served("qwen3_30b_a3b", "h100", parallelism={"tensor": 1, "data": 8, "expert": 8})
+    few, many = (roofline(config).stages[0].products[1] for config in (alone, shared))
+    assert many.read_s == pytest.approx(few.read_s / 8)
+    assert (few.group, many.group) == (1, 8)
+    assert many.token_s == pytest.approx(few.token_s)
+
+
+def test_a_step_of_two_stages_passes_through_both() -> None:
+    one = roofline(served("llama3_70b", "h100", 4))
+    two = roofline(served("llama3_70b", "h100", parallelism={"tensor": 4, "pipeline": 2}))
+    assert two.seconds(8, 500) == pytest.approx(one.seconds(8, 500), rel=0.001)
+    assert two.pipeline == 2
+
+
+DRAFT = {
+    "method": "draft",
+    "tokens": 3,
+    "acceptance": 0.8,
+    "draft_parameters": 1_000_000_000,
+    "draft_kv_bytes_per_token": 32768,
+}
+NGRAM = {"method": "ngram", "tokens": 3, "acceptance": 0.6}
+MTP = {"method": "mtp", "tokens": 1, "acceptance": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "guesses", "tokens"), [(0.6, 3, 2.18), (0.7, 7, 3.14), (0.8, 5, 3.69), (1, 4, 5)]
+)
+def test_guesses_that_hold_are_tokens_of_the_step(
+    acceptance: float, guesses: int, tokens: float
+) -> None:
+    speculative = {**NGRAM, "acceptance": acceptance, "tokens": guesses}
+    step = step_model(served("llama3_8b", "h100", speculative=speculative))
+    assert step.tokens_per_step == pytest.approx(tokens, abs=0.005)
+
+
+def test_guessing_from_earlier_text_costs_only_the_check() -> None:
+    step = step_model(served("llama3_8b", "h100", speculative=NGRAM))
+    assert step.parts(1, 500)["draft"] == 0
+    assert step.seconds(1, 500) < 1.1 * step_model(served("llama3_8b", "h100")).seconds(1, 500)
+
+
+def test_checking_guesses_costs_as_much_as_so_many_tokens_when_arithmetic_rules() -> None:
+    plain = roofline(served("llama3_8b", "h100"))
+    guessed = roofline(served("llama3_8b", "h100", speculative=NGRAM))
+    assert guessed.seconds(1000, 1) == pytest.approx(4 * plain.seconds(1000, 1), rel=0.01)
+
+
+def test_a_small_model_is_read_once_for_each_guess() -> None:
+    bound = roofline(served("llama3_8b", "h100", speculative=DRAFT))
+    assert bound.parts(1, 500)["draft"] == pytest.approx(3 * (2e9 + 500 * 32768) / 3350e9)
+
+
+def test_extra_layers_of_the_model_guess_with_its_head() -> None:
+    hardware = {"memory_gib": 2000.0}
+    config = served("deepseek_v3", "h200", 8, speculative=MTP, hardware=hardware)
+    draft = roofline(config).parts(1, 500)["draft"]
+    head = 129280 / 8 * 7168 * 2 / 4800e9
+    assert head < draft < 0.1 * roofline(config).seconds(1, 500)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "band", "standing"),
+    [
+        ("llama3_8b", "h100", 0.15, "modelled"),
+        ("qwen3_30b_a3b", "h100", 0.30, "modelled"),
+        ("llama3_8b", "l4", 0.225, "guess"),
+        ("qwen3_30b_a3b", "mi300x", 0.45, "guess"),
+    ],
+)
+def test_the_band_is_wider_for_experts_and_for_borrowed_tables(
+    model: str, card: str, band: float, standing: str
+) -> None:
+    step = step_model(served(model, card))
+    assert (step.band, step.standing) == (pytest.approx(band), standing)
+
+
+def test_a_step_on_a_cpu_is_a_guess_that_the_published_step_is_within() -> None:
+    """Sixteen requests at 330 tokens of SmolLM2-135M, two cores with AMX: 64 to 68 ms."""
+    cpu = {**tiny_config().hardware.model_dump(), "bandwidth_gb_s": 20.0, "bf16_tflops": 2.0}
+    step = step_model(served("smollm2_135m", "h100", hardware=cpu))
+    assert (step.band, step.standing) == (0.5, "guess")
+    assert step.seconds(16, 330) == pytest.approx(0.066, rel=0.2)
+
+
+def test_arithmetic_that_the_hardware_lacks_is_done_in_16_bits() -> None:
+    old, new = (
+        roofline(served("llama3_8b", card, quantization={"weights": "fp8"}))
+        for card in ("a100_80g", "h100")
+    )
+    linear = 2 * 6.9793e9
+    assert old.stages[0].products[0].token_s == pytest.approx(linear / 312e12, rel=0.001)
+    assert new.stages[0].products[0].token_s == pytest.approx(linear / 1979e12, rel=0.001)
+
+
+def test_a_thousand_steps_take_no_time() -> None:
+    step = step_model(served("gemma3_27b", "h100", 4))
+    began = time.perf_counter()
+    for _ in range(1000):
+        step.seconds(31.5, 1500.0, [(512.0, 100.0)])
+    assert time.perf_counter() - began < 0.1
