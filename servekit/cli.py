@@ -77,6 +77,8 @@ def _plan(line: Line) -> int:
     if not line.sweep:
         composed = load(line.words, line.config_dir)
         if (log := line.options.get("--from-log")) is not None:
+            if "--explain" in line.options:
+                raise ConfigError("--from-log and --explain are two pages; ask for one")
             from servekit.planner.startup_log import main as read_log
 
             return read_log(log, composed, line.as_json)

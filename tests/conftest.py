@@ -9,6 +9,9 @@ import pytest
 # before torch: what the engine process is given, for engines inside the test process
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+# constants that somebody stored for a machine of theirs are not for tests
+os.environ["SERVEKIT_SITE"] = os.devnull
+
 from servekit.config.schema import Config
 from servekit.config.shape import DefaultRope, Shape
 

@@ -102,8 +102,12 @@ def _decode(raw: np.ndarray, kind: str) -> torch.Tensor:
 
 
 def facts_of(shape: Shape) -> dict[str, Any]:
-    """The shape as a flat table, with what a null stands for filled in."""
-    facts = shape.model_dump(exclude={"rope", "local_rope"})
+    """The shape as a flat table, with what a null stands for filled in.
+
+    What lies beside the decoder is left out: it is not loaded.
+    """
+    beside = {"other_parameters", "mtp_layers"}
+    facts = shape.model_dump(exclude={"rope", "local_rope", *beside})
     facts["attention_scale"] = shape.attention_scale or shape.head_dim**-0.5
     if shape.sliding_window is None:
         del facts["full_attention_layers"]

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from servekit.config.hf import read_config, read_shape
+from servekit.config.hf import read_config, read_quantized, read_shape
 from servekit.config.shape import Shape
 from servekit.errors import ConfigError, WeightsError
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, facts_of
@@ -117,6 +117,14 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         return {}
     try:
-        return facts_of(Shape.model_validate(read_shape(read_config(str(folder)))))
+        config = read_config(str(folder))
+        quantized = read_quantized(config)
+        facts = facts_of(Shape.model_validate(read_shape(config)))
     except (ConfigError, ValueError) as error:
         raise WeightsError(f"{folder / 'config.json'}: {error}") from error
+    if quantized is not None:
+        raise WeightsError(
+            f"{folder} holds weights quantized to {quantized['weights']}; this release loads "
+            "safetensors in bfloat16, float16 or float32, or a .gguf file"
+        )
+    return facts

@@ -61,11 +61,15 @@ NUMBERS: tuple[tuple[str, str], ...] = (
 
 SIZES_OF = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in RANK_SIZES]
 NUMBERS_OF = [(name, re.compile(pattern)) for name, pattern in NUMBERS]
-WORTH_READING = re.compile(
-    rb"took|takes?\b|memory|KV cache| blocks:|oncurrency|_size|max_num_|listening on http|"
-    rb"nitializing an? (?:V\d )?LLM|API server version",
-    re.IGNORECASE,
+WORTH_READING = (
+    *(b"took ", b" takes", b"model weights", b"weights memory", b" for weight", b"torch"),
+    *(b"consumed", b"graph memory", b"kv cache memory", b"for kv cache", b"kv_cache_", b"can use"),
+    *(b"kv cache size", b"kv cache: planned", b" blocks: ", b"maximum concurrency", b"max_num_"),
+    *(b"_parallel_size", b"total_gpu_memory", b"requested memory", b"memory on device"),
+    *(b"listening on http", b"initializing a", b"api server version"),
 )
+"""Parts of the lines that say something, in lower case: a log may be of weeks of serving."""
+
 STARTS = re.compile(
     r"vLLM API server version|Initializing an? (?:V\d )?LLM engine|^listening on http"
 )
@@ -139,6 +143,7 @@ def lines_of(path: Path) -> Iterator[str]:
     with path.open("rb") as stream:
         pieces: Iterable[bytes] = iter(lambda: stream.readline(LONGEST_LINE), b"")
         for piece in pieces:
-            if WORTH_READING.search(piece):
+            lower = piece.lower()
+            if any(part in lower for part in WORTH_READING):
                 for line in COLOURS.sub("", piece.decode("utf-8", "replace")).split("\r"):
                     yield line.strip()

@@ -1,6 +1,7 @@
 """`servekit doctor`: what this machine is, what of ours it can run, and an option that says so."""
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,7 +165,8 @@ def facts(seen: Machine) -> Table:
 def accelerator_facts(seen: Machine) -> list[tuple[str, str, str]]:
     if not seen.devices:
         return [("accelerators", "none that nvidia-smi or rocm-smi sees", "")]
-    rows = [("device", str(device), "driver") for device in seen.devices]
+    alike = Counter(str(device) for device in seen.devices)
+    rows = [("devices", f"{count} x {device}", "driver") for device, count in alike.items()]
     capability = seen.capability
     if capability is not None:
         computes = ["16-bit"]

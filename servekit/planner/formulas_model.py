@@ -139,7 +139,9 @@ def weight_formulas(made: Plan) -> Iterator[Formula]:
     config, stage = made.config, made.ledger.stage
     held, part = rank_weights(config, stage), made.ledger.weights
     spread = config.parallelism
-    ranks = f"; 1 of {spread.tensor} ranks of stage {stage}" if spread.devices > 1 else ""
+    ranks = f"; 1 of {spread.tensor} ranks" if spread.tensor > 1 else ""
+    if spread.pipeline > 1:
+        ranks += f"; pipeline stage {stage}"
     for name, share in shares(held).items():
         bits = 8 * share.bytes / share.parameters if share.parameters else 0.0
         yield Formula(

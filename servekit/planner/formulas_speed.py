@@ -119,50 +119,36 @@ def served_formulas(
     made: Plan, prediction: Prediction, engine: Replica, state: State
 ) -> Iterator[Formula]:
     """TTFT and TPOT from steps, the batch from Little's law, throughput at full load."""
-    step, load, curves = engine.step, engine.traffic, engine.curves
+    step, curves, rate = engine.step, engine.curves, short(state.rate)
     decode = curves.at(curves.decode, state.seen)
     added = curves.at(curves.added, state.seen)
-    left = 1 - state.rate * added
-    yield Formula(
-        SERVED,
-        "time without prompts",
-        "1 - requests/s x what one prompt adds to steps",
-        f"1 - {short(state.rate)} x {short(added)} s",
-        left,
-        "of each second",
-        step.standing,
-    )
-    yield milliseconds(
-        SERVED,
-        "time a seat is held for a token" if engine.static else "time per output token, mean",
-        "a step / tokens of a step / time without prompts",
-        f"{short(decode * 1000)} / {short(step.tokens_per_step)} / {short(left)}",
-        state.tpot,
-        step,
-    )
+    left, words = 1 - state.rate * added, "1 - requests/s x what one prompt adds to steps"
+    numbers = f"1 - {rate} x {short(added)} s"
+    yield served("time without prompts", words, numbers, left, "of each second", step)
+    name = "time a seat is held for a token" if engine.static else "time per output token, mean"
+    words = "a step / tokens of a step / time without prompts"
+    numbers = f"{short(decode * 1000)} / {short(step.tokens_per_step)} / {short(left)}"
+    yield served(name, words, numbers, state.tpot * 1000, "ms", step)
     held = engine.held(state.seen)
-    yield Formula(
-        SERVED,
-        "requests that decode",
-        "Little's law: requests/s x tokens after the first x time of each; of one copy",
-        f"{short(state.rate)} x {short(held)} x {short(state.tpot)} s",
-        state.rate * held * state.tpot,
-        "requests",
-        step.standing,
-    )
+    words = "Little's law: requests/s x tokens after the first x time of each; of one copy"
+    numbers = f"{rate} x {short(held)} x {short(state.tpot)} s"
+    running = state.rate * held * state.tpot
+    yield served("requests that decode", words, numbers, running, "requests", step)
     if prediction.stable:
         yield first_token(prediction, engine, state)
     data = made.config.parallelism.data
     copies = f" x {data} copies" if data > 1 else ""
-    yield Formula(
-        SERVED,
-        "output at full load",
-        "requests/s with every seat taken x tokens of an answer",
-        f"{short(prediction.capacity_per_s / data)} x {short(load.output)}{copies}",
-        prediction.output_tokens_per_s,
-        "tokens/s",
-        step.standing,
-    )
+    words = "requests/s with every seat taken x tokens of an answer"
+    each = prediction.capacity_per_s / data
+    numbers = f"{short(each)} x {short(engine.traffic.output)}{copies}"
+    output = prediction.output_tokens_per_s
+    yield served("output at full load", words, numbers, output, "tokens/s", step)
+
+
+def served(
+    name: str, words: str, numbers: str, value: float, unit: str, step: StepModel
+) -> Formula:
+    return Formula(SERVED, name, words, numbers, value, unit, step.standing)
 
 
 def first_token(prediction: Prediction, engine: Replica, state: State) -> Formula:

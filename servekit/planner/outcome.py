@@ -1,11 +1,16 @@
 """What one configuration comes to: memory, latency, cost, and the verdict on all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
-from servekit.config.schema import Config
+from servekit.config.schema import Config, QuantizationConfig
+from servekit.config.shape import Shape
+from servekit.config.targets import SpeculativeConfig
 from servekit.planner.capability import refusals
 from servekit.planner.cost import Cost, cost
+from servekit.planner.files import find, weights_on_disk
 from servekit.planner.predict import Prediction, predict
 from servekit.planner.slo import SloLine, judge
 from servekit.spec.kv import KvLayout
@@ -83,9 +88,48 @@ class Outcome:
         return {length: self.kv.max_concurrency(length) for length in lengths}
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Everything that weights of these files depend on; `config` has it all, and more."""
+
+    path: Path
+    changed_ns: int
+    dtype: str
+    quantization: QuantizationConfig
+    speculative: SpeculativeConfig
+    shape: Shape
+    config: Config = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def stored_bytes(held: Held) -> int | None:
+    return weights_on_disk(held.config)
+
+
+def book_of(config: Config) -> Ledger:
+    """With weights as the files have them where these are on this machine.
+
+    A search asks for hundreds of configurations, and reading headers takes as long as ten plans, so
+    files are read once as long as they do not change.
+    """
+    model, path = config.model, find(config.model.source)
+    if path is None:
+        return ledger(config)
+    held = Held(
+        path=path,
+        changed_ns=path.stat().st_mtime_ns,
+        dtype=model.dtype,
+        quantization=config.quantization,
+        speculative=config.speculative,
+        shape=model.shape,
+        config=config,
+    )
+    return ledger(config, stored_weights_bytes=stored_bytes(held))
+
+
 def assess(config: Config, book: Ledger | None = None) -> Outcome:
     """Raises nothing: what does not fit is an outcome that says so. `book` saves making it."""
-    book = book or ledger(config)
+    book = book or book_of(config)
     prediction = predict(config, book.layout) if book.fits else None
     price = cost(config, prediction)
     lines = judge(config, prediction, price) if prediction is not None else ()

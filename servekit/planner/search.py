@@ -6,7 +6,7 @@ from itertools import islice
 
 from servekit.planner.capability import cannot_run, refusals
 from servekit.planner.change import Change, Point
-from servekit.planner.outcome import Outcome, assess
+from servekit.planner.outcome import Outcome, assess, book_of
 from servekit.planner.ways import (
     FASTER_WAYS,
     FIRST_WAYS,
@@ -15,7 +15,6 @@ from servekit.planner.ways import (
     Way,
     cards,
 )
-from servekit.spec.memory import ledger
 
 MOST_SINGLES, MOST_PAIRS = 30, 20
 """Predictions, which take milliseconds; a plan must not take a second."""
@@ -76,7 +75,7 @@ class Trials:
         if point is None or self.over or next(refusals(point.config), None):
             return None
         self.ledgers -= 1
-        book = ledger(point.config)
+        book = book_of(point.config)
         if book.verdict == "does_not_fit":
             return None
         self.predictions -= 1
@@ -113,7 +112,7 @@ def mended(point: Point) -> Point:
 def search(start: Point) -> list[Found]:
     """Up to `ENOUGH` points that pass, the best first; empty where nothing that is tried does."""
     start = mended(start)
-    lacks_memory = ledger(start.config).verdict == "does_not_fit"
+    lacks_memory = book_of(start.config).verdict == "does_not_fit"
     trials = Trials(MOST_SINGLES, may_miss=lacks_memory)
     outcome = trials.passing(start) if start.changes else None
     found = [Found(start, outcome, 0)] if outcome is not None else []
@@ -148,7 +147,7 @@ def runnable(start: Point, trials: Trials, found: list[Found]) -> Iterator[Found
 
 
 def singles(point: Point, trials: Trials) -> list[Found]:
-    book = ledger(point.config)
+    book = book_of(point.config)
     tried = (trials.first(point, way(point, book), place) for place, way in enumerate(WAYS))
     return [found for found in tried if found is not None]
 
@@ -159,11 +158,11 @@ def pairs(
     """Two changes together, the first by one of `firsts`; one pair of values for each two ways."""
     for gentleness, first in enumerate(firsts):
         done = {first, *firsts[:gentleness]}  # two ways together are the same in either order
-        for change in first(point, ledger(point.config)):
+        for change in first(point, book_of(point.config)):
             there = point.then(change)
             if there is None or trials.over:
                 continue
-            book = ledger(there.config)
+            book = book_of(there.config)
             for place, way in enumerate(seconds):
                 if way not in done:
                     found = trials.first(there, way(there, book), place + gentleness)
@@ -174,7 +173,7 @@ def pairs(
 
 def triples(point: Point, trials: Trials) -> Iterator[Found]:
     """Two changes on another device, the largest first: for what is far too large."""
-    for change in reversed(list(cards(point, ledger(point.config)))):
+    for change in reversed(list(cards(point, book_of(point.config)))):
         there = point.then(change)
         if there is not None:
             yield from pairs(there, trials, FIRST_WAYS, WAYS)

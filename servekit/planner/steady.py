@@ -38,7 +38,7 @@ class Curves:
     full: tuple[float, ...]
 
     def at(self, values: tuple[float, ...], batch: float) -> float:
-        """One of the three in between, on a straight line."""
+        """Values that belong to the points, in between: on a straight line."""
         right = min(bisect_right(self.batches, batch), len(self.batches) - 1)
         if right == 0:
             return values[0]
@@ -68,7 +68,7 @@ class Replica:
     traffic: Traffic
     curves: Curves
     seats: int
-    """At least one, of all questions but `seats` itself."""
+    """With none there is no state to ask for, and no capacity."""
     budget: int
     row: int
     """Tokens that a decoding request takes of the budget: one, and its guesses."""

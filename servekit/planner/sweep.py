@@ -179,7 +179,10 @@ def cell(row: Row, metric: str, form: str) -> str:
     if row.plan is None:
         return ""
     value = metrics(row.plan)[metric].value
-    return "–" if value is None else form.format(value)
+    if value is not None:
+        return form.format(value)
+    endless = metric.startswith("ttft") and row.plan.prediction is not None
+    return "∞" if endless else "–"
 
 
 def main(jobs: Iterable[Words], compose: Compose, as_json: bool) -> int:

@@ -9,7 +9,8 @@ from math import ceil
 
 from servekit.config.base import DTYPE_BYTES
 from servekit.planner.change import Change, Point, known_options
-from servekit.spec.memory import Ledger, ledger
+from servekit.planner.outcome import book_of
+from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB, ceil_div
 
 Way = Callable[[Point, Ledger], Iterator[Change]]
@@ -21,7 +22,7 @@ LARGEST_FRACTION = 0.95
 
 
 def fits(point: Point | None) -> bool:
-    return point is not None and ledger(point.config).verdict == "fits"
+    return point is not None and book_of(point.config).verdict == "fits"
 
 
 def weights_alone_are_too_large(book: Ledger) -> bool:
@@ -98,7 +99,7 @@ def cache_tokens(point: Point, book: Ledger) -> Iterator[Change]:
 
     def fitting(blocks: int) -> bool:
         there = point.then(Change("kv.capacity_tokens", blocks * size))
-        return there is not None and ledger(there.config).kv.bytes <= room
+        return there is not None and book_of(there.config).kv.bytes <= room
 
     blocks = largest(fitting, 1, (now - 1) // size)
     if blocks is not None:

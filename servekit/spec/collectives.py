@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from servekit.config.schema import Config, HardwareConfig
-from servekit.spec.efficiency import Curve, Efficiency, at, curve, table
+from servekit.spec.efficiency import Curve, at, curve, table
 
 HOST_PATH_FLOOR_S = 40e-6
 """Of a general library's all-reduce, outside captured graphs or without peer-to-peer copies:
@@ -24,9 +24,8 @@ NETWORK_GB_S = 50.0
 LINK_SHARE = 0.85
 """Of a link's bandwidth in one direction that large messages reach: 400 of 450 GB/s on NVLink."""
 
-PCIE = "l40s"
-"""The one table measured over PCI Express with and without a shared root, at 64 GB/s."""
-PCIE_GB_S = 64.0
+PCIE = {64.0: "l40s", 128.0: "rtx_pro_6000"}
+"""Tables measured over PCI Express, by its speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,13 @@ class Links:
     """all-reduce, seconds over bytes; None for one rank"""
     largest: float
     """bytes of the last point; more take in proportion"""
-    scale: float
     floor_s: float
     hop_s: float
     byte_s: float
     """seconds a byte takes to a peer, one direction"""
 
 
-NO_LINKS = Links(None, math.inf, 1.0, 0.0, 0.0, 0.0)
+NO_LINKS = Links(None, math.inf, 0.0, 0.0, 0.0)
 """Exchanges that take no time: a single rank, and a lower bound."""
 
 
@@ -55,8 +53,8 @@ def links(config: Config) -> Links:
     one_way = NETWORK_GB_S if across else (hardware.link_gb_s or NETWORK_GB_S) / 2
     byte_s = 1 / (one_way * LINK_SHARE * 1e9)
     if ranks == 1:
-        return Links(None, math.inf, 1.0, 0.0, HOP_S, byte_s)
-    measured, scale = (None, 1.0) if across else _measured(hardware, ranks)
+        return Links(None, math.inf, 0.0, HOP_S, byte_s)
+    measured = None if across else _measured(hardware, ranks)
     slow = across or not hardware.p2p
     if measured is None:
         floor_s = HOST_PATH_FLOOR_S if slow else HOP_S
@@ -64,7 +62,6 @@ def links(config: Config) -> Links:
     return Links(
         reduce=measured,
         largest=math.exp(measured.log_x[-1]),
-        scale=scale,
         floor_s=HOST_PATH_FLOOR_S if slow else 0.0,
         hop_s=HOP_S,
         byte_s=byte_s,
@@ -76,22 +73,26 @@ def _ring(ranks: int, floor_s: float, byte_s: float) -> Curve:
     return curve([(size, floor_s + size * share) for size in (2.0**n for n in range(8, 31, 2))])
 
 
-def _measured(hardware: HardwareConfig, ranks: int) -> tuple[Curve | None, float]:
-    """The table nearest in ranks, and what its times are multiplied by here."""
-    own = table(hardware.efficiency)
-    if hardware.link == own.link:
-        source: Efficiency = own
-    elif hardware.link == "pcie":
-        source = table(PCIE)
-    else:
-        return None, 1.0
+def _measured(hardware: HardwareConfig, ranks: int) -> Curve | None:
+    """The table nearest in ranks on a link of this kind, with its bytes slowed to this link.
+
+    Fewer ranks than were measured move less, more of them move more, as in a ring.
+    """
+    source = table(hardware.efficiency)
+    if hardware.link != source.link:
+        if hardware.link != "pcie":
+            return None
+        speed = hardware.link_gb_s or min(PCIE)
+        source = table(PCIE[max((known for known in PCIE if known <= speed), default=min(PCIE))])
     found = _nearest(source.all_reduce, ranks)
     if found is None:
-        return None, 1.0
-    slower = 1.0
-    if source.name == PCIE and hardware.link_gb_s:
-        slower = max(1.0, PCIE_GB_S / hardware.link_gb_s)
-    return source.all_reduce[found], slower * _ring_share(ranks) / _ring_share(found)
+        return None
+    known = source.all_reduce[found]
+    slower = max(1.0, source.link_gb_s / (hardware.link_gb_s or source.link_gb_s))
+    slower *= _ring_share(ranks) / _ring_share(found)
+    first = math.exp(known.log_y[0])
+    slowed = [first + (math.exp(seconds) - first) * slower for seconds in known.log_y]
+    return Curve(log_x=known.log_x, log_y=tuple(math.log(seconds) for seconds in slowed))
 
 
 def _ring_share(ranks: int) -> float:
@@ -108,7 +109,7 @@ def all_reduce_s(known: Links, size: float) -> float:
     """One all-reduce of that many bytes."""
     if known.reduce is None or size <= 0:
         return 0.0
-    seconds = at(known.reduce, size) * max(1.0, size / known.largest) * known.scale
+    seconds = at(known.reduce, size) * max(1.0, size / known.largest)
     return max(seconds, known.floor_s)
 
 

@@ -29,7 +29,7 @@ BANDS = {
     "unusual_weights": 0.02,
     "activations": 0.08,
     "state_activations": 1.0,
-    "calibrated_weights": 0.01,
+    "calibrated_weights": 0.002,
     "calibrated_activations": 0.05,
 }
 """Half-widths as a share. Unusual are weights outside the decoder and kernels that pad. Activations
@@ -83,6 +83,8 @@ def activations_component(config: Config, stage: int) -> Component:
         note = (
             f"one step at its limits, times {constants.activations_ratio:g} of {constants.source}"
         )
+        if constants.weights_ratio is None:  # the log was of another model on this hardware
+            return Component(size, "modelled", note, int(size * BANDS["activations"]))
         return Component(size, "measured", note, int(size * BANDS["calibrated_activations"]))
     band = BANDS["state_activations" if config.model.shape.state else "activations"]
     return Component(size, "modelled", "one step at its limits", int(size * band))

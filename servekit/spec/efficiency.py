@@ -63,6 +63,8 @@ class Efficiency:
     prefill: Curve
     """of the 16-bit rate, over the length of a causal prompt"""
     link: str
+    link_gb_s: float
+    """of the cards it was measured on, both directions"""
     all_reduce: Mapping[int, Curve]
     """seconds over bytes, by ranks"""
     host_s: float
@@ -140,6 +142,7 @@ def _read(name: str, tree: Mapping[str, Any]) -> Efficiency:
         decode_floor_s=attention["floor_us"] * 1e-6,
         prefill=curve(attention["prefill"]),
         link=links["link"],
+        link_gb_s=links["link_gb_s"],
         # elements of 16 bits and microseconds in the file
         all_reduce={
             ranks: curve([(2 * elements, us * 1e-6) for elements, us in points])

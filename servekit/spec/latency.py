@@ -197,7 +197,7 @@ def step_model(config: Config) -> StepModel:
         band = CPU_BAND
     else:
         band = EXPERTS_BAND if config.model.shape.moe else DENSE_BAND
-        band *= 1.0 if own else BORROWED
+        band = band if own else round(band * BORROWED, 3)
     shape = config.model.shape
     return StepModel(
         stages=stages(config, efficiency),

@@ -70,8 +70,8 @@ class Ledger:
 
     @property
     def band_bytes(self) -> int:
-        """How far `used_bytes` may be off, at worst all in one direction."""
-        return sum(component.band_bytes for component in self.components.values())
+        """How far `fixed_bytes` may be off, at worst all in one direction."""
+        return sum(part.band_bytes for part in self.components.values()) - self.kv.band_bytes
 
     @property
     def pool_is_explicit(self) -> bool:
@@ -209,6 +209,8 @@ def stage_ledger(
     layout, rule = kv_layout(config, total - sum(part.bytes for part in fixed), stage)
     named = config.kv.memory_gib
     size = layout.bytes if named is None else int(named * GIB)
+    fraction = config.kv.memory_fraction
+    band = int((fraction or 0) * sum(part.band_bytes for part in fixed))
     return Ledger(
         total_bytes=total,
         stage=stage,
@@ -217,9 +219,9 @@ def stage_ledger(
         workspace=workspace,
         graphs=graphs,
         runtime=runtime,
-        kv=Component(size, "exact", f"by {rule}"),
+        kv=Component(size, "modelled" if band else "exact", f"by {rule}", band),
         layout=layout,
         rule=rule,
-        kv_fraction=config.kv.memory_fraction,
+        kv_fraction=fraction,
         max_model_len=config.model.max_model_len,
     )

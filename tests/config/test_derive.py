@@ -109,8 +109,8 @@ def test_from_config_without_a_config_asks_for_it_once() -> None:
 
 
 def test_a_checkpoint_that_is_not_supported_is_one_problem(checkpoint: Path) -> None:
-    (checkpoint / "config.json").write_text(json.dumps({**CONFIG, "model_type": "mamba"}))
-    with pytest.raises(InvalidConfig, match="'mamba'") as caught:
+    (checkpoint / "config.json").write_text(json.dumps({**CONFIG, "model_type": "zamba2"}))
+    with pytest.raises(InvalidConfig, match="'zamba2'") as caught:
         from_config(checkpoint)
     assert len(caught.value.problems) == 1
 

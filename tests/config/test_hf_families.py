@@ -193,6 +193,21 @@ def test_positions_in_three_directions_are_one_for_text() -> None:
     assert read.rope.model_dump() == {"kind": "default", "theta": 1e6}
 
 
+def test_a_rope_that_a_family_has_by_itself_gives_way_to_that_of_the_file() -> None:
+    assert "yarn with mscale or without truncation" in shape("gpt_oss").planned_only
+    linear = {"rope_type": "linear", "factor": 2.0}
+    read = shape("gpt_oss", rope_theta=5.0, rope_scaling=linear)
+    assert read.rope.model_dump() == {"kind": "linear", "theta": 5.0, "factor": 2.0}
+
+
+def test_the_last_layer_of_gemma4_sees_everything_whatever_the_pattern() -> None:
+    assert shape("gemma4_text", head_dim=16).full_attention_layers == (3,)
+
+
+def test_a_negative_remainder_of_parameters_is_none() -> None:
+    assert shape("cohere").other_parameters == 0
+
+
 WRONG = st.one_of(
     st.none(),
     st.booleans(),

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from servekit.config.machine import memory_bytes, usable_cores
+from servekit.config.machine import (
+    best_instructions,
+    cpu_name,
+    guessed_bandwidth_gb_s,
+    guessed_bf16_tflops,
+    memory_bytes,
+    usable_cores,
+)
 
 GIB = 1024**3
 
@@ -80,6 +87,49 @@ def test_a_quota_is_rounded_down_to_whole_cores_but_never_to_none(
 ) -> None:
     write(root, "sys/fs/cgroup/cpu.max", f"{quota} 100000\n")
     assert usable_cores(root, affinity=4) == cores
+
+
+XEON = """processor	: 0
+model name	: INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.10GHz
+flags		: fpu sse2 avx2 avx512f avx512_bf16 amx_bf16 amx_tile
+bugs		: spectre_v1
+"""
+ARM = "processor	: 0\nFeatures	: fp asimd i8mm bf16\n"
+OLD = "processor	: 0\nmodel name	: bf16 of a name\nflags		: fpu sse2\n"
+
+
+@pytest.mark.parametrize(
+    ("info", "best", "tflops"),
+    [(XEON, "amx_bf16", 1.0), (ARM, "bf16", 0.1), (OLD, None, 0.02), ("", None, 0.02)],
+)
+def test_the_rate_of_a_core_is_guessed_by_its_best_instructions(
+    root: Path, info: str, best: str | None, tflops: float
+) -> None:
+    write(root, "proc/cpuinfo", info)
+    assert best_instructions(root) == best
+    assert guessed_bf16_tflops(root) == pytest.approx(tflops * usable_cores(root))
+
+
+def test_the_cpu_has_the_name_that_the_kernel_gives_it(root: Path) -> None:
+    write(root, "proc/cpuinfo", XEON)
+    assert cpu_name(root) == "INTEL(R) XEON(R) PLATINUM 8581C CPU @ 2.10GHz"
+
+
+def test_a_cpu_that_the_kernel_has_no_name_for_is_a_cpu(root: Path) -> None:
+    write(root, "proc/cpuinfo", ARM)
+    assert cpu_name(root) == cpu_name(root / "nowhere") == "CPU"
+
+
+def test_a_core_less_means_less_bandwidth(root: Path) -> None:
+    write(root, "sys/fs/cgroup/cpu.max", "100000 100000\n")
+    assert guessed_bandwidth_gb_s(root) == 10.0
+
+
+def test_a_socket_reads_no_faster_with_ever_more_cores(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(192)), raising=False)
+    assert guessed_bandwidth_gb_s(root) == 300.0
 
 
 def test_this_machine_can_be_read() -> None:

@@ -198,11 +198,20 @@ def test_every_contradiction_of_config_json_is_listed(tmp_path):
     assert "rms_norm_eps is 1e-05 in the configuration and 1e-06 in" in error.value.message
 
 
-def test_a_config_of_an_unknown_model_type_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": "zamba2"}, "'zamba2' has attention and a state in the same layer"),
+        ({"model_type": "newborn"}, "'newborn' is read as a plain decoder"),
+        ({"embedding_multiplier": 12.0}, "embeddings that are multiplied"),
+        ({"quantization_config": {"quant_method": "awq"}}, "weights quantized to int4_g128"),
+    ],
+)
+def test_a_folder_of_a_model_that_computes_otherwise_is_refused(tmp_path, changes, says):
     _, shape = save("llama", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))
-    with pytest.raises(WeightsError, match="'mamba'"):
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(WeightsError, match=says):
         load(tmp_path, shape)
 
 

@@ -1,5 +1,10 @@
 """Words of deployments that are refused, each in its own way."""
 
+from functools import cache
+
+from servekit.config.compose import load
+from servekit.planner.plan import plan
+
 CPU = "hardware=cpu hardware.threads=8 hardware.bandwidth_gb_s=40 hardware.bf16_tflops=1"
 
 UNFIT = (
@@ -33,11 +38,29 @@ UNFIT = (
 """What does not fit: dense and with experts, on GPUs and on a CPU."""
 
 SLOW = (
-    "model=llama3_8b hardware=l4 model.max_model_len=8192 slo.tpot_ms=30",
-    "model=llama3_8b hardware=h100 slo.tpot_ms=6",
-    "model=llama3_70b hardware=h100 parallelism=tp4 slo.tpot_ms=15",
-    "model=llama3_8b hardware=h100 slo=chat workload.request_rate=80",
-    "model=qwen3_30b_a3b hardware=h100 slo.tpot_ms=4",
-    "model=llama3_8b hardware=l4 model.max_model_len=8192 slo.ttft_ms=300",
+    ("model=llama3_8b hardware=l4 model.max_model_len=8192", "slo.tpot_ms", 0.55),
+    ("model=llama3_8b hardware=h100", "slo.tpot_ms", 0.7),
+    ("model=llama3_70b hardware=h100 parallelism=tp4", "slo.tpot_ms", 0.7),
+    ("model=llama3_8b hardware=h100 slo=chat", "workload.request_rate", 3.0),
+    ("model=qwen3_30b_a3b hardware=h100", "slo.tpot_ms", 0.6),
+    ("model=llama3_8b hardware=a100_80g model.max_model_len=8192", "slo.ttft_ms", 0.6),
 )
-"""What fits and does not do what its users are promised."""
+"""What fits and does not do what its users are promised: a key, and its value as a share of what is
+predicted."""
+
+
+@cache
+def too_much(words: str, key: str, share: float) -> str:
+    """The words with a target, or with traffic, in proportion to what they give without."""
+    made = plan(load(words.split()).config, advise=False).prediction
+    assert made is not None
+    given = {
+        "slo.ttft_ms": made.at_slo.ttft_ms,
+        "slo.tpot_ms": made.at_slo.tpot_ms,
+        "workload.request_rate": made.capacity_per_s,
+    }[key]
+    assert given is not None
+    return f"{words} {key}={share * given:.4g}"
+
+
+REFUSED = (*UNFIT, *(too_much(*case) for case in SLOW))

@@ -5,7 +5,7 @@ import pytest
 from servekit.config.compose import load
 from servekit.planner.advice import Advice
 from servekit.planner.plan import Plan, plan
-from tests.planner.refused import CPU, SLOW, UNFIT
+from tests.planner.refused import CPU, REFUSED, SLOW, UNFIT, too_much
 
 UNMENDED = "+recipe=chat_llama8b slo.ttft_ms=1"
 
@@ -31,7 +31,7 @@ def test_what_does_not_fit_is_refused_and_its_first_advice_is_sure_to_pass(words
     assert pasted(words, made.advice[0]).verdict == "ok"
 
 
-@pytest.mark.parametrize("words", [*UNFIT, *SLOW])
+@pytest.mark.parametrize("words", REFUSED)
 def test_every_advice_passes_where_it_is_pasted_with_the_numbers_it_gave(words: str) -> None:
     for item in planned(words).advice:
         after = pasted(words, item)
@@ -41,14 +41,14 @@ def test_every_advice_passes_where_it_is_pasted_with_the_numbers_it_gave(words: 
         assert item.effect["max_concurrency"] == pytest.approx(after.max_concurrency, abs=0.01)
 
 
-@pytest.mark.parametrize("words", SLOW)
+@pytest.mark.parametrize("words", [too_much(*case) for case in SLOW])
 def test_what_misses_its_targets_is_advised_too(words: str) -> None:
     made = planned(words)
     assert made.exit_code == 2
     assert made.advice
 
 
-@pytest.mark.parametrize("words", [*UNFIT, *SLOW])
+@pytest.mark.parametrize("words", REFUSED)
 def test_the_ledger_of_what_is_refused_adds_up(words: str) -> None:
     memory = planned(words).to_json()["memory"]
     parts = (
@@ -72,7 +72,8 @@ def test_the_ledger_of_what_is_refused_adds_up(words: str) -> None:
         ("model=mixtral_8x7b hardware=a100_80g", ["quantization.weights"]),
         ("model=mixtral_8x7b hardware=a100_80g", ["hardware"]),
         (f"model=llama3_8b {CPU} hardware.memory_gib=8", ["hardware.memory_gib"]),
-        ("model=llama3_8b hardware=h100 slo=chat workload.request_rate=80", ["parallelism.data"]),
+        (too_much(*SLOW[3]), ["parallelism.data"]),
+        (too_much(*SLOW[1]), ["quantization.weights"]),
     ],
 )
 def test_what_is_too_much_is_among_what_is_advised(words: str, wanted: list[str]) -> None:
@@ -139,7 +140,7 @@ def test_what_is_well_needs_no_advice() -> None:
     assert planned("+recipe=chat_llama8b slo=none").advice == ()
 
 
-@pytest.mark.parametrize("words", [*UNFIT, *SLOW, UNMENDED])
+@pytest.mark.parametrize("words", [*REFUSED, UNMENDED])
 def test_a_search_tries_a_bounded_number_of_plans(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from servekit.config.compose import load
 from servekit.planner.plan import plan
 from tests.conftest import tiny_config
-from tests.planner.refused import SLOW, UNFIT
+from tests.planner.refused import REFUSED, UNFIT
 
 DOCUMENT = Path(__file__).parents[2] / "docs/plan-json.md"
 
@@ -25,7 +25,7 @@ FIXED = {
 
 CASES = (
     *UNFIT[:6],
-    *SLOW,
+    *REFUSED[len(UNFIT) :],
     "+recipe=chat_llama8b",
     "+recipe=batch_llama8b slo.goodput_per_s=5 slo.usd_per_million_output_tokens=1",
     "model=llama3_8b hardware=h100 slo=chat workload.request_rate=500",

@@ -14,6 +14,7 @@ from servekit.planner.boot_lines import BootLog, read_log
 from servekit.planner.measured import Measured, constants, measured, with_constants
 from servekit.planner.startup_log import main
 from servekit.spec.memory import ledger
+from tests.conftest import tiny_config
 from tests.planner import boot_logs
 from tests.spec.served import served
 
@@ -278,3 +279,14 @@ def test_ranks_of_tensor_parallelism_are_compared_with_one_rank_of_the_plan(
     assert said["ranks"] == 2
     assert abs(said["compared"][0]["error_percent"]) < 1
     assert said["stored"].endswith("_tp2_pp1.json")
+
+
+def test_a_log_of_a_cpu_narrows_the_band_of_the_weights_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = ledger(tiny_config()).weights.bytes / 2**30
+    text = f"weights: planned 0 GiB, measured {planned:.6f} GiB; KV cache: planned 1 tokens, "
+    run(tmp_path, text + "measured 1,024 tokens\n", tiny_config())
+    said = json.loads(capsys.readouterr().out)
+    assert said["band_gib"]["calibrated"] < said["band_gib"]["planned"]
+    assert said["compared"][1]["error_percent"] == 0

@@ -10,6 +10,16 @@ from servekit.config.schema import Config, HardwareConfig
 from servekit.config.shape import Shape
 from tests.conftest import tiny_config
 
+DRAFT = {
+    "method": "draft",
+    "tokens": 3,
+    "acceptance": 0.8,
+    "draft_parameters": 1_000_000_000,
+    "draft_kv_bytes_per_token": 32768,
+}
+NGRAM = {"method": "ngram", "tokens": 3, "acceptance": 0.6}
+MTP = {"method": "mtp", "tokens": 1, "acceptance": 0.8}
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 

@@ -19,7 +19,7 @@ def test_every_component_says_how_sure_it_is() -> None:
         "workspace": "modelled",
         "graphs": "modelled",
         "runtime": "guess",
-        "kv": "exact",
+        "kv": "modelled",
     }
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from servekit.config.schema import Config
 from servekit.spec.latency import TERMS, roofline, step_model
-from tests.conftest import tiny_config, tiny_shape
-from tests.spec.served import served
+from tests.conftest import tiny_config
+from tests.spec.served import DRAFT, served
 
 BOUNDS: list[tuple[str, str, int, int, tuple[float, float, float, float]]] = [
     ("llama3_8b", "a100_80g", 1, 1, (7.36, 0.132, 0.052, 7.49)),
@@ -214,131 +214,6 @@ def test_an_empty_step_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experts", "chosen", "tokens", "distinct"),
-    [(128, 8, 1, 8.0), (128, 8, 4, 29.12), (128, 8, 32, 111.77), (8, 2, 16, 7.92)],
-)
-def test_a_step_reads_the_experts_that_its_tokens_are_sent_to(
-    experts: int, chosen: int, tokens: int, distinct: float
-) -> None:
-    moe = {
-        "experts": experts,
-        "experts_per_token": chosen,
-        "intermediate_size": 64,
-        "shared_intermediate_size": 0,
-        "shared_gate": False,
-        "router_bias": False,
-        "expert_bias": False,
-        "dense_layers": (),
-    }
-    with_experts = tiny_shape(moe=moe)
-    config = served("llama3_8b", "h100", model={"shape": with_experts, "max_model_len": 256})
-    bound = roofline(config)
-    dense = sum(each.read_s for each in bound.stages[0].products if each.hit == 1)
-    every = sum(each.read_s for each in bound.stages[0].products if each.hit < 1)
-    read = bound.parts(tokens, 0)["weights"] - dense
-    assert read / every * experts == pytest.approx(distinct, abs=0.006)
-
-
-def test_sliding_windows_bound_what_decoding_reads() -> None:
-    bound = roofline(served("gemma3_4b", "h100"))
-    near, far = (bound.parts(1, context)["kv"] for context in (1024, 8192))
-    full_layers, all_layers = 5, 34
-    assert far / near == pytest.approx((8 * full_layers + all_layers - full_layers) / all_layers)
-
-
-def test_a_state_costs_the_same_at_any_context() -> None:
-    shape = tiny_shape(
-        state={
-            "kind": "mamba1",
-            "layers": (0, 1, 2),
-            "inner_size": 64,
-            "state_size": 16,
-            "conv_kernel": 4,
-            "dt_rank": 4,
-            "dtype": "float32",
-        }
-    )
-    bound = roofline(served("llama3_8b", "h100", model={"shape": shape, "max_model_len": 256}))
-    short, long = bound.parts(3, 10)["kv"], bound.parts(3, 200)["kv"]
-    assert short == long > 0
-
-
-def test_latent_attention_reads_its_latent_and_computes_with_every_head() -> None:
-    parts = roofline(served("deepseek_v2_lite", "h100")).parts(1, 1000)
-    assert parts["kv"] == pytest.approx(27 * (512 + 64) * 2 * 1000 / 3350e9)
-    assert parts["scores"] == pytest.approx(27 * 2 * 16 * (2 * 512 + 64) * 1000 / 989e12)
-
-
-def test_the_head_is_computed_for_the_last_token_of_a_prompt_only() -> None:
-    bound = roofline(served("llama3_8b", "h100"))
-    one, two = (bound.parts(0, 0, chunks)["compute"] for chunks in ([(64, 0)], [(32, 0)] * 2))
-    assert two - one == pytest.approx(2 * 128256 * 4096 / 989e12)
-
-
-def test_whole_experts_of_many_copies_see_the_tokens_of_all_copies() -> None:
-    alone = served("qwen3_30b_a3b", "h100")
-    shared = served("qwen3_30b_a3b", "h100", parallelism={"tensor": 1, "data": 8, "expert": 8})
-    few, many = (roofline(config).stages[0].products[1] for config in (alone, shared))
-    assert many.read_s == pytest.approx(few.read_s / 8)
-    assert (few.group, many.group) == (1, 8)
-    assert many.token_s == pytest.approx(few.token_s)
-
-
-def test_a_step_of_two_stages_passes_through_both() -> None:
-    one = roofline(served("llama3_70b", "h100", 4))
-    two = roofline(served("llama3_70b", "h100", parallelism={"tensor": 4, "pipeline": 2}))
-    assert two.seconds(8, 500) == pytest.approx(one.seconds(8, 500), rel=0.001)
-    assert two.pipeline == 2
-
-
-DRAFT = {
-    "method": "draft",
-    "tokens": 3,
-    "acceptance": 0.8,
-    "draft_parameters": 1_000_000_000,
-    "draft_kv_bytes_per_token": 32768,
-}
-NGRAM = {"method": "ngram", "tokens": 3, "acceptance": 0.6}
-MTP = {"method": "mtp", "tokens": 1, "acceptance": 0.8}
-
-
-@pytest.mark.parametrize(
-    ("acceptance", "guesses", "tokens"), [(0.6, 3, 2.18), (0.7, 7, 3.14), (0.8, 5, 3.69), (1, 4, 5)]
-)
-def test_guesses_that_hold_are_tokens_of_the_step(
-    acceptance: float, guesses: int, tokens: float
-) -> None:
-    speculative = {**NGRAM, "acceptance": acceptance, "tokens": guesses}
-    step = step_model(served("llama3_8b", "h100", speculative=speculative))
-    assert step.tokens_per_step == pytest.approx(tokens, abs=0.005)
-
-
-def test_guessing_from_earlier_text_costs_only_the_check() -> None:
-    step = step_model(served("llama3_8b", "h100", speculative=NGRAM))
-    assert step.parts(1, 500)["draft"] == 0
-    assert step.seconds(1, 500) < 1.1 * step_model(served("llama3_8b", "h100")).seconds(1, 500)
-
-
-def test_checking_guesses_costs_as_much_as_so_many_tokens_when_arithmetic_rules() -> None:
-    plain = roofline(served("llama3_8b", "h100"))
-    guessed = roofline(served("llama3_8b", "h100", speculative=NGRAM))
-    assert guessed.seconds(1000, 1) == pytest.approx(4 * plain.seconds(1000, 1), rel=0.01)
-
-
-def test_a_small_model_is_read_once_for_each_guess() -> None:
-    bound = roofline(served("llama3_8b", "h100", speculative=DRAFT))
-    assert bound.parts(1, 500)["draft"] == pytest.approx(3 * (2e9 + 500 * 32768) / 3350e9)
-
-
-def test_extra_layers_of_the_model_guess_with_its_head() -> None:
-    hardware = {"memory_gib": 2000.0}
-    config = served("deepseek_v3", "h200", 8, speculative=MTP, hardware=hardware)
-    draft = roofline(config).parts(1, 500)["draft"]
-    head = 129280 / 8 * 7168 * 2 / 4800e9
-    assert head < draft < 0.1 * roofline(config).seconds(1, 500)
-
-
-@pytest.mark.parametrize(
     ("model", "card", "band", "standing"),
     [
         ("llama3_8b", "h100", 0.15, "modelled"),
@@ -360,16 +235,6 @@ def test_a_step_on_a_cpu_is_a_guess_that_the_published_step_is_within() -> None:
     step = step_model(served("smollm2_135m", "h100", hardware=cpu))
     assert (step.band, step.standing) == (0.5, "guess")
     assert step.seconds(16, 330) == pytest.approx(0.066, rel=0.2)
-
-
-def test_arithmetic_that_the_hardware_lacks_is_done_in_16_bits() -> None:
-    old, new = (
-        roofline(served("llama3_8b", card, quantization={"weights": "fp8"}))
-        for card in ("a100_80g", "h100")
-    )
-    linear = 2 * 6.9793e9
-    assert old.stages[0].products[0].token_s == pytest.approx(linear / 312e12, rel=0.001)
-    assert new.stages[0].products[0].token_s == pytest.approx(linear / 1979e12, rel=0.001)
 
 
 def test_a_thousand_steps_take_no_time() -> None:

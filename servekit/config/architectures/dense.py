@@ -14,11 +14,28 @@ from servekit.config.architectures.common import (
 )
 from servekit.config.architectures.family import Family
 
+MINISTRAL_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+GEMMA4_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    "full_attention": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1_000_000.0,
+    },
+}
+
 DENSE: dict[str, Family] = {
     "llama": plain(mlp_bias="mlp_bias"),
     "mistral": Family(windows="all"),
     "ministral": Family(windows="all"),
-    "ministral3": Family(windows="all", theta=1e6),
+    "ministral3": Family(windows="all", fixed={"rope_parameters": MINISTRAL_ROPE}),
     "qwen2": Family(windows="upper", qkv_bias=True),
     "qwen3": plain(windows="upper", qk_norm=True),
     "gemma": gemma_like(),
@@ -49,6 +66,8 @@ DENSE: dict[str, Family] = {
         extras=(gemma.shared_caches, gemma.layer_inputs, gemma.alternating_updates),
     ),
     "gemma4_text": gemma_like(
+        last_is_full=True,
+        fixed={"rope_parameters": GEMMA4_ROPE},
         windows="pattern",
         pattern=6,
         post_norms=True,
@@ -184,7 +203,7 @@ DENSE: dict[str, Family] = {
         fixed={"cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]},
         extras=(extras.cross_attention,),
     ),
-    "cwm": Family(windows="pattern", pattern=4),
+    "cwm": Family(windows="pattern", theta=1e6, fixed={"sliding_window_pattern": "GLLL"}),
     "minicpm3": deepseek_like(tied=True),
     "youtu": deepseek_like(tied=True),
 }

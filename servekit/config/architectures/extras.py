@@ -79,7 +79,18 @@ def indexer(draft: Draft) -> None:
     draft.note("an indexer that chooses the tokens attention reads; its keys are not in the cache")
 
 
-def latent_norms(draft: Draft) -> None:
+def block_indexer(draft: Draft) -> None:
+    """Chooses blocks of keys (MiniMax-M3): a few normed queries and one normed key a token."""
+    sparse = draft.values.inner("sparse_attention_config")
+    if not sparse.tree:
+        return
+    heads, width = sparse.count("sparse_num_index_heads"), sparse.count("sparse_index_dim")
+    marks = sparse.each("sparse_attention_freq", draft.layers) or [1] * draft.layers
+    layers = sum(bool(mark) for mark in marks)
+    draft.other += layers * (draft.hidden * (heads + 1) * width + 2 * width)
+
+
+def latent_positions_and_gate(draft: Draft) -> None:
     if draft.values.tree.get("mla_use_nope"):
         draft.note("attention without positions")
         draft.tree["rope"] = {"kind": "other"}

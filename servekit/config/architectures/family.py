@@ -69,6 +69,7 @@ class Family:
     mlp_bias: Flag = False
     qk_norm: Flag = False
     gated: bool = True
+    last_is_full: bool = False
     four_times: bool = False
     tied: bool = False
     unit_offset: bool = False

@@ -78,6 +78,8 @@ def read_kinds(draft: Draft) -> None:
             )
     else:
         kinds = _listed(values, layers) or WINDOWS[draft.family.windows](draft)
+    if draft.family.last_is_full:
+        kinds[-1] = "full"
     window, kind = _window(draft, kinds)
     if window is None:
         kinds = ["full" if kind in ("sliding", "chunked") else kind for kind in kinds]
@@ -179,7 +181,7 @@ def _pattern(draft: Draft) -> list[str]:
     if isinstance(given, str) and given and {*given} <= {"L", "G"}:
         letters = given * (draft.layers // len(given) + 1)
         kinds = ["sliding" if letter == "L" else "full" for letter in letters[: draft.layers]]
-        return [*kinds[:-1], "full"]
+        return [*kinds[:-1], "full"] if given.endswith("G") else kinds
     every = draft.values.count_or(draft.family.pattern, "sliding_window_pattern")
     return ["sliding" if (layer + 1) % every else "full" for layer in range(draft.layers)]
 

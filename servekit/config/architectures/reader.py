@@ -29,6 +29,7 @@ REFUSED = {
 }
 """What `Shape` has no numbers for."""
 
+PLAIN = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
 NEEDED = (
     "hidden_size",
     "num_hidden_layers",
@@ -73,29 +74,10 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def open_draft(config: Mapping[str, Any]) -> Draft:
     text = text_of(config)
-    outer = Values(config).word("model_type")
-    kind = Values(text).word("model_type") or NESTED.get(outer or "") or outer
-    if text is config and outer in NESTED:
-        kind = NESTED[outer]
-    if kind is None:
-        raise ConfigError(
-            "it names no model_type (model_type None); give model.config a Hugging Face config.json"
-        )
-    if Values(text).flag("is_encoder_decoder"):
-        raise ConfigError(f"model_type {kind!r} has an encoder; only decoders are served")
-    if kind in REFUSED:
-        raise ConfigError(
-            f"model_type {kind!r} has {REFUSED[kind]}, which cannot be planned; write model.shape "
-            "by hand as the nearest model that can"
-        )
+    kind = model_type(config, text)
     known = SAME.get(kind, kind)
-    family = FAMILIES.get(known, Family(qkv_bias="attention_bias", output_bias="attention_bias"))
-    named, spellings = spelled(text)
-    if config.get("tie_word_embeddings") is not None:
-        named["tie_word_embeddings"] = config["tie_word_embeddings"]
-    named = {key: value for key, value in named.items() if value is not None or key in text}
-    defaults, _ = spelled(defaults_of(kind) or defaults_of(known))
-    values = Values({**defaults, **family.fixed, **named}, spellings)
+    family = FAMILIES.get(known, PLAIN)
+    values = with_defaults(config, text, kind)
     if known not in FAMILIES and (missing := [key for key in NEEDED if not values.found(key)]):
         raise ConfigError(
             f"model_type {kind!r} is not known, and to be read as a plain decoder its file lacks "
@@ -112,6 +94,43 @@ def open_draft(config: Mapping[str, Any]) -> Draft:
     if known not in FAMILIES:
         draft.note(f"model_type {kind!r} is read as a plain decoder")
     return draft
+
+
+def model_type(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+    """Of the decoder; raises ConfigError where there is none, or one that cannot be planned."""
+    outer = Values(config).word("model_type")
+    kind = Values(text).word("model_type") or NESTED.get(outer or "") or outer
+    if text is config and outer in NESTED:
+        kind = NESTED[outer]
+    if kind is None:
+        raise ConfigError(
+            "it names no model_type (model_type None); give model.config a Hugging Face config.json"
+        )
+    if Values(text).flag("is_encoder_decoder"):
+        raise ConfigError(f"model_type {kind!r} has an encoder; only decoders are served")
+    if kind in REFUSED:
+        raise ConfigError(
+            f"model_type {kind!r} has {REFUSED[kind]}, which cannot be planned; write model.shape "
+            "by hand as the nearest model that can"
+        )
+    return kind
+
+
+def with_defaults(config: Mapping[str, Any], text: Mapping[str, Any], kind: str) -> Values:
+    """What the file says, over what its family fixes, over the defaults of its model type.
+
+    Whether the head is tied is said of the whole, also where the decoder is nested.
+    """
+    named, spellings = spelled(text)
+    if config.get("tie_word_embeddings") is not None:
+        named["tie_word_embeddings"] = config["tie_word_embeddings"]
+    named = {key: value for key, value in named.items() if value is not None or key in text}
+    known = SAME.get(kind, kind)
+    defaults, _ = spelled(defaults_of(kind) or defaults_of(known))
+    fixed = dict(FAMILIES.get(known, PLAIN).fixed)
+    if named.get("rope_scaling") or named.get("rope_theta"):
+        fixed.pop("rope_parameters", None)  # the file says it in the older spelling
+    return Values({**defaults, **fixed, **named}, spellings)
 
 
 def read_norms(draft: Draft) -> None:

@@ -60,6 +60,7 @@ SPARSE: dict[str, Family] = {
         qk_norm=True,
         router_bias=True,
         notes=("attention to chosen blocks, planned as to all", "a clamped activation"),
+        extras=(extras.block_indexer,),
     ),
     "exaone_moe": Family(
         windows="pattern",
@@ -93,7 +94,7 @@ SPARSE: dict[str, Family] = {
         router_bias=True,
         windows="pattern",
         pattern=6,
-        fixed={PARTIAL: 0.334},
+        fixed={**first_dense(1), PARTIAL: 0.334},
         notes=("values that are scaled",),
         extras=(extras.other_sliding_heads, extras.sinks("sliding")),
     ),

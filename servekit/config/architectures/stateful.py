@@ -59,7 +59,7 @@ STATEFUL: dict[str, Family] = {
         state="kda",
         router_bias=True,
         fixed=first_dense(1),
-        extras=(extras.latent_norms,),
+        extras=(extras.latent_positions_and_gate,),
     ),
     "minimax": Family(
         state="lightning", notes=("lightning attention, read as a gated delta rule",)

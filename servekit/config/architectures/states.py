@@ -40,7 +40,8 @@ def _dtype(values: Values, otherwise: str) -> str:
 def _mamba1(draft: Draft, layers: int) -> dict[str, Any]:
     values = draft.values
     expanded = values.count_or(2, "mamba_expand", "expand") * draft.hidden
-    inner = values.count_or(expanded, "mamba_intermediate_size")
+    own = values.found("intermediate_size") and not values.found("mamba_expand")
+    inner = values.count("intermediate_size") if own else expanded  # beside an MLP it is the MLP's
     rank = values.get("mamba_dt_rank", "time_step_rank")
     state_size = values.count("mamba_d_state", "state_size")
     dt_rank = -(-draft.hidden // 16)
