@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_help_lists_the_recipes_of_the_user(
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "own.yaml").write_text("# @package _global_\n# Mine alone.\nname: own\n")
     main(["--help", "--config-dir", str(tmp_path)])
-    assert "own               Mine alone." in capsys.readouterr().out
+    assert re.search(r"^  own +Mine alone\.$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from servekit.config.shape import Shape
+from servekit.errors import NotBuilt
 from servekit.kernels.paged_attention import plan_attention
 from servekit.kernels.rope import rope_tables
 from servekit.model.cache import DTYPES, KvCache
@@ -13,13 +14,19 @@ from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
 from servekit.model.rope import inverse_frequencies
 from servekit.model.sizes import padded
 from servekit.spec.activations import GATHER_TOKENS
+from servekit.spec.decodable import beyond_the_decoder
 
 
 class Decoder(nn.Module):
-    """Llama, Qwen 2 and 3, Mistral, Gemma 2 and 3; parameters are left for a loader to set."""
+    """Llama, Qwen 2 and 3, Mistral, Gemma 2 and 3; parameters are left for a loader to set.
+
+    Raises NotBuilt for a shape with parts that it does not compute.
+    """
 
     def __init__(self, shape: Shape, dtype: str, device: str) -> None:
         super().__init__()
+        if beyond := beyond_the_decoder(shape):
+            raise NotBuilt(f"this release plans but does not run: {'; '.join(beyond)}")
         self.shape = shape
         self.dtype = DTYPES[dtype]
         self.embedding = empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servekit.config.base import DTYPE_BYTES
 from servekit.config.schema import Config
-from servekit.config.shape import Shape
+from servekit.spec.decodable import beyond_the_decoder
 from servekit.spec.formats import FORMATS
 
 
@@ -86,8 +86,8 @@ def slow_links(config: Config) -> Iterator[str]:
     if span > hardware.devices_per_node:
         yield (
             f"{span} devices that exchange activations are more than the "
-            f"{hardware.devices_per_node} of one machine: they cross the network, which the "
-            "latency here does not model"
+            f"{hardware.devices_per_node} of one machine: they cross the network, whose speed is "
+            "a guess here"
         )
 
 
@@ -110,23 +110,3 @@ def cannot_run(config: Config) -> list[str]:
     if config.speculative.method != "none":
         found.append(f"speculative.method={config.speculative.method}, where it guesses nothing")
     return found + beyond_the_decoder(shape)
-
-
-def beyond_the_decoder(shape: Shape) -> list[str]:
-    """What a model computes and the decoder of this release does not."""
-    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
-    windowed = shape.sliding_window is not None
-    facts = {
-        "latent attention": shape.mla is not None,
-        "a mixture of experts": shape.moe is not None,
-        "layers with a state": shape.state is not None,
-        "chunked attention": windowed and shape.window_kind == "chunked",
-        "layers that share keys and values": bool(shape.shared_kv_layers),
-        "layers without attention": bool(shape.mlp_only_layers),
-        "layers without an MLP": bool(shape.mixer_only_layers),
-        "an MLP without a gate": not shape.gated_mlp,
-        "value heads of their own width": shape.value_head_dim not in (None, shape.head_dim),
-        "another activation": shape.activation == "other",
-        "another rotary embedding": any(rope.kind == "other" for rope in ropes),
-    }
-    return [name for name, true in facts.items() if true] + list(shape.planned_only)

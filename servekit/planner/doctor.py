@@ -15,9 +15,9 @@ from servekit.config.base import DTYPE_BYTES
 from servekit.config.folders import search_folders
 from servekit.config.schema import HardwareConfig
 from servekit.config.shape import Shape
-from servekit.planner.capability import beyond_the_decoder
 from servekit.planner.models import LOADER, entries, write_json
 from servekit.planner.this_machine import Found, Machine, bf16_tflops, look, option, to_yaml
+from servekit.spec.decodable import beyond_the_decoder
 from servekit.spec.hardware import supports_fp4, supports_fp8
 from servekit.spec.model import GIB
 

@@ -45,7 +45,7 @@ def weights_on_disk(config: Config) -> int | None:
     except (WeightsError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if not in_dtype:
-        return as_stored + planned.draft.bytes
+        return as_stored + planned.draft.bytes + planned.rotary.bytes
     extra = decoder_values(config, values) - parameters(config.model.shape).total
     return planned.bytes + extra * DTYPE_BYTES[config.model.dtype]
 

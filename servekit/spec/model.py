@@ -91,7 +91,9 @@ NOTHING = Share(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class RankWeights:
-    """What one rank of a stage holds; `draft` is a small model that guesses tokens."""
+    """What one rank of a stage holds. `rotary` are tables of cosines and sines, `draft` is a small
+    model that guesses tokens.
+    """
 
     embedding: Share
     attention: Share
@@ -104,6 +106,7 @@ class RankWeights:
     head: Share
     mtp: Share
     other: Share
+    rotary: Share
     draft: Share
 
     @property
@@ -117,7 +120,8 @@ class RankWeights:
         return sum((*always, self.routers, self.norms), NOTHING)
 
 
-PARTS = tuple(part.name for part in fields(RankWeights) if part.name != "draft")
+PARTS = tuple(part.name for part in fields(RankWeights) if part.name not in ("rotary", "draft"))
+"""Those that have parameters of the model."""
 IN_LAYERS: tuple[Part, ...] = get_args(Part)
 
 
@@ -171,6 +175,7 @@ def rank_weights(config: Config, stage: int = 0) -> RankWeights:
         head=table if has_head else NOTHING,
         mtp=mtp_share(config, split, table) if last else NOTHING,
         other=Share(others, 2 * others),
+        rotary=rotary_share(config),
         draft=draft_share(config) if last else NOTHING,
         **sums,
     )
@@ -239,6 +244,21 @@ def mtp_share(config: Config, split: Split, table: Share) -> Share:
     alone = config.parallelism.pipeline > 1 and not shape.tie_word_embeddings
     tensors: Iterable[Tensor] = mtp_tensors(shape, split)
     return sum(map(scale(config), tensors), table if alone else NOTHING)
+
+
+def rotary_share(config: Config) -> Share:
+    """Of every position in 16 bits, a table for each base, as kernels on a GPU read them; the CPU
+    path computes them for the tokens of a step. Linear scaling makes its table longer by its
+    factor: published start-up logs of Gemma 3 have half a GiB more than its parameters.
+    """
+    shape = config.model.shape
+    if config.hardware.kind == "cpu" or not shape.attention_layers:
+        return NOTHING
+    width = shape.mla.rope_head_dim if shape.mla else shape.head_dim
+    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
+    tables = sum(rope.factor if rope.kind == "linear" else 1 for rope in ropes)
+    count = int(tables * shape.max_position_embeddings * width)
+    return Share(count, 2 * count)
 
 
 def draft_share(config: Config) -> Share:

@@ -34,7 +34,7 @@ def test_a_word_beats_a_recipe_beats_a_group(monkeypatch: pytest.MonkeyPatch) ->
     assert composed.config.scheduler.max_num_seqs == 7
     assert origin.where == "the command line (scheduler.max_num_seqs=7)"
     assert origin.replaced is not None
-    assert origin.replaced.where == "recipes/chat_smollm2.yaml:9"
+    assert origin.replaced.where == "recipes/chat_smollm2.yaml:10"
     assert origin.replaced.replaced is not None
     assert origin.replaced.replaced.where == "conf/scheduler/continuous.yaml:3"
     assert [origin.value, origin.replaced.value, origin.replaced.replaced.value] == [7, 64, "auto"]
@@ -76,7 +76,7 @@ def test_a_word_replaces_the_size_of_the_kv_cache_that_a_recipe_gives(
         "replaced by kv.capacity_tokens from the command line (kv.capacity_tokens=4096)"
     )
     assert origin.replaced is not None
-    assert origin.replaced.where == "recipes/chat_smollm2.yaml:10"
+    assert origin.replaced.where == "recipes/chat_smollm2.yaml:11"
 
 
 def test_two_sizes_on_the_command_line_contradict_each_other() -> None:

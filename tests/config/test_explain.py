@@ -25,7 +25,7 @@ def test_a_key_has_value_meaning_unit_limits_and_history(
         "  meaning   requests that run at once\n"
         "  unit      requests\n"
         '  allowed   a whole number, at least 1, or "auto"\n'
-        "  origin    from recipes/chat_smollm2.yaml:9\n"
+        "  origin    from recipes/chat_smollm2.yaml:10\n"
         "  replaced  auto from conf/scheduler/continuous.yaml:3\n"
     )
 
@@ -59,7 +59,7 @@ def test_json_of_a_key_is_an_object_and_of_a_group_a_list(
     entry = json.loads(capsys.readouterr().out)
     assert entry["value"] == 1.0
     assert entry["unit"] == "GiB"
-    assert entry["origin"] == {"kind": "file", "where": "recipes/chat_smollm2.yaml:10"}
+    assert entry["origin"] == {"kind": "file", "where": "recipes/chat_smollm2.yaml:11"}
     assert entry["replaced"] == [{"value": None, "kind": "file", "where": "conf/kv/paged.yaml:5"}]
     main(["telemetry"], None, True)
     assert [entry["key"] for entry in json.loads(capsys.readouterr().out)] == ["telemetry.exporter"]

@@ -130,7 +130,7 @@ def test_a_choice_that_does_not_exist_hides_no_other_wrong_word() -> None:
 def test_a_contradiction_names_the_places_of_both_keys() -> None:
     (problem,) = refusal("+recipe=chat_smollm2", "scheduler.max_num_seqs=600").problems
     assert problem.kind == "rule"
-    assert any("recipes/chat_smollm2.yaml:9" in place for place in problem.where)
+    assert any("recipes/chat_smollm2.yaml:10" in place for place in problem.where)
     assert any("(scheduler.max_num_seqs=600)" in place for place in problem.where)
 
 

@@ -108,7 +108,7 @@ def test_every_component_has_its_standing_and_its_band() -> None:
     assert weights == [
         "█",
         "weights",
-        "14.96",
+        "14.99",
         "19",
         "0.07",
         "exact",

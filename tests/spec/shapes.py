@@ -30,16 +30,6 @@ LLAMA_70B = published(80, 8192, (64, 8, 128), 28672, 128256)
 QWEN25_7B = published(28, 3584, (28, 4, 128), 18944, 152064, qkv_bias=True)
 
 
-def rope_tables_bytes(shape: Shape) -> int:
-    """Cosines and sines of every position in 16 bits, which vLLM holds and logs as weights.
-
-    One table for each base; linear scaling makes that of its base longer by its factor.
-    """
-    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
-    positions = [int(getattr(rope, "factor", 1) if rope.kind == "linear" else 1) for rope in ropes]
-    return sum(positions) * shape.max_position_embeddings * shape.head_dim * 2
-
-
 CARDS_GIB = {"a100_80g": 79.15, "h100": 79.19, "h200": 139.80, "l4": 22.03}
 
 

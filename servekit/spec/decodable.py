@@ -1,0 +1,23 @@
+"""Which shapes the decoder of this release runs; the others are for the planner alone."""
+
+from servekit.config.shape import Shape
+
+
+def beyond_the_decoder(shape: Shape) -> list[str]:
+    """What a model computes and the decoder of this release does not."""
+    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
+    windowed = shape.sliding_window is not None
+    facts = {
+        "latent attention": shape.mla is not None,
+        "a mixture of experts": shape.moe is not None,
+        "layers with a state": shape.state is not None,
+        "chunked attention": windowed and shape.window_kind == "chunked",
+        "layers that share keys and values": bool(shape.shared_kv_layers),
+        "layers without attention": bool(shape.mlp_only_layers),
+        "layers without an MLP": bool(shape.mixer_only_layers),
+        "an MLP without a gate": not shape.gated_mlp,
+        "value heads of their own width": shape.value_head_dim not in (None, shape.head_dim),
+        "another activation": shape.activation == "other",
+        "another rotary embedding": any(rope.kind == "other" for rope in ropes),
+    }
+    return [name for name, true in facts.items() if true] + list(shape.planned_only)
