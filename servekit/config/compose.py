@@ -27,6 +27,8 @@ from servekit.config.problems import InvalidConfig, Problem, of_validation
 from servekit.config.schema import Config
 
 MISSING = "???"
+WRONG_ALONE = ("unknown", "value", "missing")
+"""Kinds of problems of one key, whatever the others say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def settle(layered: Layered, problems: Sequence[Problem] = ()) -> Composed:
         return _composed(*config)
     if any(problem.kind in ("word", "option") for problem in problems):
         # Something was left out, so only what the remaining words say themselves is sure.
-        found = [p for p in found if p.from_word and p.kind in ("unknown", "value")]
+        found = [p for p in found if p.from_word and p.kind in WRONG_ALONE]
     elif config is None:
         found += _hidden_rules(layered, found)
     raise InvalidConfig([*problems, *found])
@@ -229,7 +231,7 @@ def _hidden_rules(layered: Layered, found: Sequence[Problem]) -> list[Problem]:
     speaks of such a key is left for the next run.
     """
     repaired = deepcopy(layered)
-    wrong = [problem.path for problem in found if problem.kind in ("unknown", "value")]
+    wrong = [problem.path for problem in found if problem.kind in WRONG_ALONE]
     for key in wrong:
         origin = layered.origins.get(key)
         if origin is not None and origin.replaced is not None:

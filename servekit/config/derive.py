@@ -257,7 +257,12 @@ def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
 
 def _origin(rule: Rule, tree: Tree) -> Origin:
     read = select(tree, tuple(rule.reads.split("."))) if rule.reads else None
-    return Origin("derived", rule.sentence.format(value=read), None, rank=COMMAND_LINE_RANK)
+    return Origin(
+        "derived",
+        rule.sentence.format(value="null" if read is None else read),
+        None,
+        rank=COMMAND_LINE_RANK,
+    )
 
 
 def _problem(key: str, message: str, origin: Origin) -> Problem:

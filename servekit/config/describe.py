@@ -150,8 +150,10 @@ def unit(key: str, field: FieldInfo) -> str | None:
 
 
 def nearest(word: str, names: list[str], cutoff: float = 0.6) -> str | None:
-    """The name that was probably meant; None if none is near."""
-    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=cutoff)), None)
+    """The name that was probably meant: a near one, or the only one that begins so; else None."""
+    near = difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    begun = [name for name in names if len(word) > 2 and name.startswith(word)]
+    return near[0] if near else begun[0] if len(begun) == 1 else None
 
 
 def siblings(key: str) -> list[str]:

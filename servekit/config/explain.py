@@ -8,7 +8,7 @@ from typing import Any
 from servekit.config.compose import Composed, load
 from servekit.config.derive import RULES
 from servekit.config.describe import allowed, field_at, nearest_key, unit
-from servekit.config.origins import Origin, leaves
+from servekit.config.origins import Origin, leaves, select
 from servekit.config.problems import shown
 from servekit.errors import ConfigError
 
@@ -46,7 +46,10 @@ def explain(composed: Composed, key: str) -> list[dict[str, Any]]:
 
 def _no_such_key(key: str, tree: Mapping[str, Any]) -> str:
     if field_at(key, tree) is not None:
-        return f"{key} exists, but not for the kind of {key.rpartition('.')[0]} chosen here"
+        parent = key.rpartition(".")[0]
+        if select(tree, tuple(parent.split("."))) is None:
+            return f"{parent} is null here, so there is no {key}; see servekit explain {parent}"
+        return f"{key} exists, but not for the kind of {parent} chosen here"
     meant = nearest_key(key)
     return f"there is no key {key!r}" + (f"; did you mean {meant}?" if meant else "")
 

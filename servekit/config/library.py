@@ -91,8 +91,16 @@ class Library:
                     raise HydraException("there is no key before =")
                 parsed += self._parser.parse_overrides([word])
             except HydraException as error:
-                problems.append(Problem("word", word, _grammar(word, error), (), True))
+                problems.append(Problem("word", word, self._not_a_word(word, error), (), True))
         return parsed, problems
+
+    def _not_a_word(self, word: str, error: HydraException) -> str:
+        named = [
+            f"{'+' if group == RECIPE else ''}{group}={word}"
+            for group in [RECIPE, *self.groups]
+            if word in folders.options(group, self.folders)
+        ]
+        return f"is not understood; did you mean {named[0]}?" if named else _grammar(word, error)
 
     def chooses(self, override: Override) -> bool:
         """Whether a word chooses an option of a group, rather than setting a key."""

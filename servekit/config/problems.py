@@ -11,13 +11,19 @@ from servekit.config.describe import allowed, kinds_with, nearest_key, siblings
 from servekit.config.origins import Origin, leaves, select
 from servekit.errors import ConfigError
 
-Kind = Literal["word", "option", "unknown", "value", "rule"]
+Kind = Literal["word", "option", "unknown", "value", "missing", "rule"]
+
+WHOLE_OPTIONS = (
+    "an option of your own sets every key of its group, or begins with defaults: [NAME, _self_] to "
+    "take the rest from option NAME"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`word`: not understood; `option`: a choice that a group lacks; `unknown`: no such key;
-    `value`: of a type or size that its key does not take; `rule`: keys that contradict each other.
+    `value`: of a type or size that its key does not take; `missing`: a key without any; `rule`:
+    keys that contradict each other.
 
     `path` is the dotted key or the word; `where` are the places it came from.
     """
@@ -42,6 +48,8 @@ class InvalidConfig(ConfigError):
         head = "the configuration has an error" if count == 1 else f"the configuration has {count}"
         head += ":" if count == 1 else " errors:"
         body = "\n".join(f"  {line}" for p in self.problems for line in str(p).splitlines())
+        if sum(problem.kind == "missing" for problem in self.problems) > 1:
+            body += f"\n  {WHOLE_OPTIONS}"
         super().__init__(f"{head}\n{body}", param=self.problems[0].path, details={"errors": count})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,7 +75,7 @@ def of_validation(
         elif item["type"] == "value_error":
             yield _broken_rule(key, str(item["ctx"]["error"]), tree, origins)
         elif item["type"] == "missing":
-            yield Problem("value", key, f"nothing sets it; it must be {allowed(key, tree)}")
+            yield Problem("missing", key, f"nothing sets it; it must be {allowed(key, tree)}")
         else:
             key = _known_part(key, tree)
             value = select(tree, tuple(key.split(".")))

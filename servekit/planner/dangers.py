@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servekit.config.origins import leaves
+from servekit.planner.capability import cannot_run
 from servekit.planner.sides import Side
 
 BITS = {
@@ -114,12 +115,17 @@ RULES = (
 
 
 def notes(before: Side | None, after: Side | None) -> Iterator[str]:
-    """A line for each rule that applies between two valid configurations, in the table's order."""
+    """What only `after` would not launch for, then a line for each rule that applies between two
+    valid configurations, in the table's order."""
     if not (before and before.composed and after and after.composed):
         return
     old = dict(leaves(before.composed.config.model_dump(mode="json")))
     new = dict(leaves(after.composed.config.model_dump(mode="json")))
     changed = {key for key in {**old, **new} if old.get(key) != new.get(key)}
+    if lacking := cannot_run(after.composed.config):
+        runs_now = set(cannot_run(before.composed.config))
+        if fresh := [phrase for phrase in lacking if phrase not in runs_now]:
+            yield f"this release plans and does not run: {'; '.join(fresh)}"
     for rule in RULES:
         if rule.unless in changed:
             continue

@@ -124,9 +124,11 @@ def shape_of(option: str) -> Shape:
 def page(seen: Machine, found: Found) -> RenderableType:
     models = fitting(found)
     parts: list[RenderableType] = [headline(seen, found), Text(), facts(seen), Text()]
-    parts += named("Models that fit one device and run, in model.dtype", models.run)
+    parts += named(
+        "Models whose weights fit one device and run; plan says for which context", models.run
+    )
     if models.planned:
-        parts += named("Models that fit, and that this release only plans", models.planned)
+        parts += named("Models whose weights fit, and that this release only plans", models.planned)
     return Group(
         *parts,
         Text.assemble(("Save the option below ", "bold"), SAVE),

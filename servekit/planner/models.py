@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.config.base import Dtype
+from servekit.config.describe import nearest
 from servekit.config.folders import first_comment, options, search_folders
 from servekit.config.shape import Shape
 from servekit.errors import ConfigError, WeightsError
@@ -195,10 +196,12 @@ def source_of(target: str) -> tuple[str, str | None]:
     for item in found:
         if target in (item.option, item.name):
             return item.source, item.sha256
-    known = ", ".join(item.option for item in found)
+    known = [item.option for item in found]
+    meant = nearest(target, known)
+    guess = f"did you mean {meant}? Models" if meant else "models"
     raise ConfigError(
-        f"{target!r} is neither a model nor a source; models are {known}, and a source begins "
-        "with hf:, file: or pypi:"
+        f"{target!r} is neither a model nor a source; {guess} are {', '.join(known)}, and a "
+        "source begins with hf:, file: or pypi:"
     )
 
 

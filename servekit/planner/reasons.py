@@ -42,7 +42,8 @@ def reason(made: Plan) -> str:
     if not made.slo:
         return f"{room} of each device; no targets are set (slo=none)"
     count = len(made.slo)
-    met = f"all {count} targets are met" if count > 1 else "the target is met"
+    counted = {1: "the target is", 2: "both targets are"}
+    met = f"{counted.get(count, f'all {count} targets are')} met"
     return f"{room} of each device, and {met}"
 
 

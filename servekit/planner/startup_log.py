@@ -93,13 +93,19 @@ def check(path: str, log: BootLog, found: Measured, config: Config) -> None:
             f"device, and those of these words {planned_gib:.2f} GiB; give the words of the "
             "deployment that wrote it (model, quantization, parallelism)"
         )
-    if not differing_steps(log, config) and (apart := holds_otherwise(config, found)) is not None:
+    if (apart := holds_otherwise(as_it_ran(log, config), found)) is not None:
         raise ConfigError(
             f"{path} is of another deployment: its cache of {found.kv:.2f} GiB holds "
             f"{apart[0]:.2f} requests of {found.concurrency_tokens:,} tokens, and that of these "
             f"words would hold {apart[1]:.2f}; give the words of the deployment that wrote it "
             "(model, kv.dtype, kv.hybrid)"
         )
+
+
+def as_it_ran(log: BootLog, config: Config) -> Config:
+    """With the limits of a step that the log says: they size what windows keep."""
+    ran = {STEP_KEYS[name]: int(log.engine[name]) for name in STEP_KEYS if name in log.engine}
+    return config.model_copy(update={"scheduler": config.scheduler.model_copy(update=ran)})
 
 
 def differing_steps(log: BootLog, config: Config) -> list[str]:
@@ -126,12 +132,17 @@ def render(
         Text(),
         Text(f"stored in {file}", overflow="fold"),
         Text(
-            f"Later plans of this hardware and parallelism use it: what they say of memory is "
-            f"known to {bands[1]:.2f} GiB instead of {bands[0]:.2f}. To undo, remove that file; to "
-            "plan once without it, add calibration=none."
+            f"Later plans of this hardware and parallelism use it: {narrowed(*bands)}. To undo, "
+            "remove that file; to plan once without it, add calibration=none."
         ),
     ]
     return parts
+
+
+def narrowed(before: float, after: float) -> str:
+    if f"{before:.2f}" == f"{after:.2f}":
+        return f"what they say of memory stays known to {after:.2f} GiB"
+    return f"what they say of memory is known to {after:.2f} GiB instead of {before:.2f}"
 
 
 def table(rows: list[Compared]) -> Table:

@@ -101,7 +101,8 @@ def render(found: list[Row], width: int) -> RenderableType:
     labels = varying(found)
     shared = [word for word in found[0].words if pair(word)[0] not in labels]
     parts: list[RenderableType] = [Text(" ".join(shared), style="bold"), Text()] if shared else []
-    parts += [comparison(found, labels, width), Text(), Text(LEGEND, style="dim")]
+    table = comparison(found, labels, width)
+    parts += [table, Text(), Text(LEGEND + left_out(table), style="dim")]
     for words, why in troubles(found, labels):
         parts += [Text(), Text(words, style="bold"), Padding(Text(why), (0, 0, 0, 2))]
     return Group(*parts)
@@ -156,6 +157,13 @@ def comparison(found: list[Row], labels: Mapping[str, list[str]], width: int) ->
         words = (values[place] for values in names.values())
         table.add_row(*words, verdict, *(cells[metric][place] for metric in kept))
     return table
+
+
+def left_out(table: Table) -> str:
+    """What there was no room for, so that nobody takes a column that is not there for unknown."""
+    shown = {column.header for column in table.columns}
+    missing = [heading for _, heading, _, _ in COLUMNS if heading not in shown]
+    return f"; a wider terminal also has {', '.join(missing)}" if missing else ""
 
 
 def heading_of(key: str, labels: Mapping[str, list[str]]) -> str:

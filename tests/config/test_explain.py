@@ -88,6 +88,11 @@ def test_a_misspelt_key_is_answered_with_its_name() -> None:
     assert caught.value.exit_code == 2
 
 
+def test_a_key_of_a_group_that_is_null_says_which() -> None:
+    with pytest.raises(ConfigError, match=r"^calibration\.constants is null here, so there is no"):
+        main(["calibration.constants.runtime_gib", "calibration=none"], None, False)
+
+
 def test_a_key_of_another_kind_is_told_apart_from_one_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match=r"but not for the kind of model\.shape\.rope"):
         main(["model.shape.rope.factor"], None, False)

@@ -94,6 +94,9 @@ def test_a_key_far_from_any_other_is_answered_with_those_there_are() -> None:
         ("modle/x=1", "did you mean model?"),
         ("kv.block_size=16,32", "several values need -m"),
         ("hydra.verbose=true", "Hydra's own settings are fixed"),
+        ("hardware.usd=3", "did you mean hardware.usd_per_hour?"),
+        ("chat_smollm2", "did you mean +recipe=chat_smollm2?"),
+        ("llama3_8b", "did you mean model=llama3_8b?"),
         ("=3", "is not understood"),
         ("a b", "a word is key=value, group=option or +recipe=name"),
         ("kv.block_size=[1", "is not understood"),
@@ -202,6 +205,18 @@ def test_a_recipe_without_its_package_line_is_told_so(tmp_path: Path) -> None:
     folder = recipe(tmp_path, "kv: {memory_gib: 1.0}\nname: own\n", header="")
     (problem,) = refusal("+recipe=own", config_dir=folder).problems
     assert "the first line of a recipe must be '# @package _global_'" in problem.message
+
+
+def test_an_option_that_lacks_keys_is_told_how_to_take_them_from_another(tmp_path: Path) -> None:
+    option = tmp_path / "slo" / "own.yaml"
+    option.parent.mkdir()
+    option.write_text("ttft_ms: 500\n")
+    assert "begins with defaults: [NAME, _self_]" in str(
+        refusal("slo=own", config_dir=str(tmp_path))
+    )
+    option.write_text("defaults: [chat, _self_]\nttft_ms: 500\n")
+    slo = load(["slo=own"], config_dir=str(tmp_path)).config.slo
+    assert (slo.ttft_ms, slo.tpot_ms) == (500, 50)
 
 
 def test_an_invalid_configuration_exits_with_2_and_survives_pickling() -> None:

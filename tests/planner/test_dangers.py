@@ -5,6 +5,7 @@ import pytest
 from servekit.planner.dangers import notes
 from tests.planner.diff_pairs import BASE, sides
 
+PLANS = "this release plans and does not run"
 SLO = f"{BASE} slo.ttft_ms=500 slo.tpot_ms=50 slo.goodput_per_s=1"
 
 
@@ -34,8 +35,21 @@ SLO = f"{BASE} slo.ttft_ms=500 slo.tpot_ms=50 slo.goodput_per_s=1"
     ],
 )
 def test_a_dangerous_change_is_said(before: str, after: str, said: str) -> None:
-    (note,) = notes(*sides(before, f"{before} {after}"))
+    (note,) = (
+        note for note in notes(*sides(before, f"{before} {after}")) if not note.startswith(PLANS)
+    )
     assert said in note
+
+
+@pytest.mark.parametrize("word", ["kv.dtype=fp8", "quantization=fp8", "parallelism=tp2"])
+def test_a_change_that_would_not_be_launched_is_said_first(word: str) -> None:
+    first, *_ = notes(*sides(BASE, f"{BASE} {word}"))
+    assert first.startswith(PLANS)
+
+
+def test_what_was_only_planned_before_is_not_said_again() -> None:
+    before = f"{BASE} kv.dtype=fp8"
+    assert not [n for n in notes(*sides(before, f"{before} server.port=9001")) if PLANS in n]
 
 
 @pytest.mark.parametrize(

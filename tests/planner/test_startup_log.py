@@ -12,7 +12,7 @@ from servekit.config.schema import Config
 from servekit.errors import ConfigError
 from servekit.planner.boot_lines import BootLog, read_log
 from servekit.planner.measured import Measured, constants, measured, with_constants
-from servekit.planner.startup_log import main
+from servekit.planner.startup_log import main, narrowed
 from servekit.spec.memory import ledger
 from tests.conftest import tiny_config
 from tests.planner import boot_logs
@@ -181,6 +181,18 @@ def test_another_parallelism_is_another_deployment(tmp_path: Path) -> None:
 def test_another_cache_is_another_deployment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds 58\.11 requests .* would hold 116\.2"):
         run(tmp_path, boot_logs.V1, llama(kv={**POOL, "dtype": "fp8"}))
+
+
+def test_another_cache_is_another_deployment_though_steps_differ(tmp_path: Path) -> None:
+    steps = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+    config = llama(kv={**POOL, "dtype": "fp8"}, scheduler=steps)
+    with pytest.raises(ConfigError, match=r"holds 58\.11 requests"):
+        run(tmp_path, boot_logs.V1, config)
+
+
+def test_a_log_that_narrows_nothing_says_so() -> None:
+    assert narrowed(0.31, 0.31) == "what they say of memory stays known to 0.31 GiB"
+    assert "0.32 GiB instead of 1.14" in narrowed(1.14, 0.32)
 
 
 def test_activations_of_other_steps_are_not_stored(

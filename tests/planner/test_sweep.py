@@ -56,6 +56,8 @@ def test_a_wide_terminal_has_every_column_and_a_narrow_one_those_that_matter() -
     assert "$/Mtok" in narrow
     assert "at once" in narrow
     assert "weights" not in narrow
+    assert "a wider terminal also has weights GiB" in " ".join(page(found(), 80))
+    assert "wider" not in " ".join(page(found(), 140))
 
 
 def test_numbers_end_in_one_column() -> None:
