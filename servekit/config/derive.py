@@ -64,20 +64,15 @@ def _folder(tree: Tree) -> Path:
     return path.parent if path.is_file() else path
 
 
-def _shape(tree: Tree) -> dict[str, Any]:
-    path, config = _checkpoint(tree)
-    try:
-        return hf.read_shape(config)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}") from error
+def _of_checkpoint(reads: Callable[[dict[str, Any]], Any]) -> Callable[[Tree], Any]:
+    def value(tree: Tree) -> Any:
+        path, config = _checkpoint(tree)
+        try:
+            return reads(config)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error.message}") from error
 
-
-def _dtype(tree: Tree) -> str:
-    path, config = _checkpoint(tree)
-    try:
-        return hf.read_dtype(config)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}") from error
+    return value
 
 
 def _on_cpu(measure: Callable[[], Any]) -> Callable[[Tree], Any]:
@@ -95,14 +90,6 @@ def _memory_gib() -> float:
 
 def _memory_fraction(tree: Tree) -> float:
     return 0.2 if _read(tree, "hardware.kind") == "cpu" else 0.9
-
-
-def _quantized(tree: Tree) -> dict[str, str] | None:
-    path, config = _checkpoint(tree)
-    try:
-        return hf.read_quantized(config)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}") from error
 
 
 def _of_source(key: str, otherwise: str) -> Callable[[Tree], Any]:
@@ -162,21 +149,29 @@ RULES: dict[str, Rule] = {
         "a guess from the cores of this machine and their instructions; servekit doctor "
         "measures it",
     ),
-    "model.shape": Rule(_shape, "read from {value}", reads="model.config", fills=True),
+    "model.shape": Rule(
+        _of_checkpoint(hf.read_shape), "read from {value}", reads="model.config", fills=True
+    ),
     "model.source": Rule(
         lambda tree: f"file:{_folder(tree)}", "the folder of {value}", reads="model.config"
     ),
     "model.name": Rule(
         lambda tree: _folder(tree).name, "the folder's name in {value}", reads="model.config"
     ),
-    "model.dtype": Rule(_dtype, "what {value} was saved in", reads="model.config"),
+    "model.dtype": Rule(
+        _of_checkpoint(hf.read_dtype),
+        "what {value} was saved in, bfloat16 where it does not say",
+        reads="model.config",
+    ),
     "model.max_model_len": Rule(
         _copy("model.shape.max_position_embeddings"),
         "the longest context of the model, model.shape.max_position_embeddings={value}",
         reads="model.shape.max_position_embeddings",
     ),
     "model.quantized": Rule(
-        _quantized, "quantization_config of {value}, if it has one", reads="model.config"
+        _of_checkpoint(hf.read_quantized),
+        "quantization_config of {value}, if it has one",
+        reads="model.config",
     ),
     "quantization.weights": Rule(
         _of_source("weights", "none"),

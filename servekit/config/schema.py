@@ -39,8 +39,11 @@ WeightFormat = Literal[
     "q5_k",
     "q6_k",
 ]
-Scope = Literal["linears", "experts"]
-SCOPE = "linears: all projections but embedding, head and routers; experts: routed experts only"
+Scope = Literal["linears", "mlps", "experts"]
+SCOPE = (
+    "linears: all projections but embedding, head and routers; mlps: those of MLPs and experts; "
+    "experts: of routed experts only"
+)
 
 SOURCES = (
     "hf:org/name@revision, hf:org/name/file.gguf@revision, file:/path, or "

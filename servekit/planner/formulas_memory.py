@@ -121,7 +121,7 @@ def pool(made: Plan) -> Iterator[Formula]:
         words, size = "those that hold kv.capacity_tokens", f"{exact(blocks)} blocks"
     if made.config.parallelism.pipeline > 1:
         words += "; the stage that has fewest decides for all"
-    yield Formula(POOL, "blocks", words, size, blocks, "blocks", standing)
+    yield Formula(POOL, "blocks", words, size, blocks, "blocks", book.kv.standing)
 
 
 def requests(made: Plan) -> Iterator[Formula]:
@@ -147,7 +147,7 @@ def requests(made: Plan) -> Iterator[Formula]:
         f"{exact(layout.num_blocks)} / {exact(need)}",
         made.max_concurrency,
         "requests",
-        "modelled" if made.ledger.band_bytes else "exact",
+        made.ledger.kv.standing,
     )
 
 

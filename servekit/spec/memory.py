@@ -91,14 +91,17 @@ class Ledger:
         """Everything is in memory, and the cache holds a request of the length that was promised.
 
         A cache whose size the user named need only hold something: admission refuses the rest.
-        unsure: it does at one end of the band, and not at the other.
+        unsure: it does at one end of the band, and not at the other. The workspace is the most that
+        code may take, which was never measured on a device: at the good end there is none.
         """
+        least_bytes = self.band_bytes + self.workspace.bytes
         if self.pool_is_explicit:
-            least = self.used_bytes - self.band_bytes
+            least = self.used_bytes - least_bytes
             if least > self.total_bytes or self.layout.num_blocks < self.layout.blocks_for(1):
                 return "does_not_fit"
-            return "fits" if least + 2 * self.band_bytes <= self.total_bytes else "unsure"
-        if not self.holds(self.blocks_with(self.band_bytes)):
+            most = self.used_bytes + self.band_bytes
+            return "fits" if most <= self.total_bytes else "unsure"
+        if not self.holds(self.blocks_with(least_bytes)):
             return "does_not_fit"
         return "fits" if self.holds(self.blocks_with(-self.band_bytes)) else "unsure"
 

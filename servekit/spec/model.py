@@ -4,7 +4,7 @@ Exact arithmetic on the configuration; `layers` and `mixers` say which tensors a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import get_args
 
@@ -16,6 +16,11 @@ from servekit.spec.layers import LayerKind, layer_kinds, layer_tensors
 from servekit.spec.tensors import Part, Split, Tensor
 
 GIB = 1024**3
+SCOPES: Mapping[str, tuple[Part, ...]] = {
+    "mlps": ("mlp", "shared_experts", "experts"),
+    "experts": ("experts",),
+}
+"""Parts whose projections are in `quantization.weights`, where not all are."""
 VOCAB_ALIGNMENT = 64
 """Rows that the vocabulary of each tensor-parallel rank is padded to a multiple of."""
 MXFP4_WIDTH, MXFP4_HIDDEN = 128, 256
@@ -203,7 +208,7 @@ def scale(config: Config) -> Callable[[Tensor], Share]:
         if tensor.part == "norms":
             return Share(count, count * tensor.repeats * norm_element)
         is_expert = tensor.part == "experts"
-        if not tensor.is_projection or not (is_expert or scope == "linears"):
+        if not tensor.is_projection or (scope != "linears" and tensor.part not in SCOPES[scope]):
             return Share(count, count * element)
         # experts of one layer are one tensor to their kernel, with a scale for each of them
         inputs = tensor.inputs * tensor.outputs if is_expert else tensor.inputs

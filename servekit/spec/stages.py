@@ -117,7 +117,7 @@ def _products(config: Config, stage: int, efficiency: Efficiency | None) -> tupl
     here = stage_layers(shape.layers, config.parallelism.pipeline)[stage]
     held = rank_weights(config, stage)
     kind = arithmetic(config)
-    linears = kind if config.quantization.scope == "linears" else plain(config)
+    linears = plain(config) if config.quantization.scope == "experts" else kind
     found = [
         products_of(
             held.linear,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servekit.config.architectures.reader import of_class
 from servekit.config.hf import read_quantized, read_shape
 from servekit.config.shape import Shape
 from servekit.errors import ConfigError
@@ -230,3 +231,17 @@ def test_whatever_a_file_says_it_is_read_or_refused_with_a_sentence(
     for read in (read_shape, read_quantized):
         with contextlib.suppress(ConfigError):
             read(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("LlamaForCausalLM", "llama"),
+        ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        ("Gemma3ForConditionalGeneration", "gemma3"),
+        ("GPTNeoXForCausalLM", "gpt_neox"),
+        ("UnheardOfForCausalLM", None),
+    ],
+)
+def test_a_file_without_a_model_type_has_that_of_its_class(name: str, kind: str | None) -> None:
+    assert of_class({"architectures": [name]}) == kind

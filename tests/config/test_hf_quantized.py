@@ -77,6 +77,7 @@ SPARSE = {"model_type": "qwen3_moe", "num_experts": 8}
         ([f"model.layers.{layer}.self_attn*" for layer in range(48)], "experts"),
         (["lm_head", "re:.*self_attn.*"], "experts"),
         ([f"model.layers.{layer}.post_attention_layernorm" for layer in range(48)], "linears"),
+        ([f"model.visual.blocks.{layer}.attn.qkv" for layer in range(27)], "linears"),
     ],
 )
 def test_attention_that_is_kept_leaves_the_experts(kept: list[str], scope: str) -> None:
@@ -85,6 +86,13 @@ def test_attention_that_is_kept_leaves_the_experts(kept: list[str], scope: str) 
         "weights": "nvfp4",
         "scope": scope,
     }
+
+
+def test_attention_that_is_kept_leaves_the_mlps_where_there_are_no_experts() -> None:
+    kept = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(126)]
+    method = {"quant_method": "fbgemm_fp8", "modules_to_not_convert": kept}
+    read = read_quantized({"model_type": "llama", "quantization_config": method})
+    assert read == {"weights": "fp8", "scope": "mlps"}
 
 
 def test_a_mixture_counts_as_the_narrowest_which_most_weights_have() -> None:

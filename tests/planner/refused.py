@@ -20,7 +20,7 @@ UNFIT = (
     "model=qwen3_235b_a22b hardware=h100 parallelism=tp4",
     "model=qwen3_30b_a3b hardware=rtx4090",
     "model=gpt_oss_120b hardware=l40s",
-    "model=gemma3_27b hardware=h100",
+    "model=gemma3_27b hardware=h100 kv.memory_fraction=0.5",
     "model=gemma2_27b hardware=l40s kv.hybrid=false",
     "model=qwen2_5_72b hardware=a100_80g parallelism=tp2 kv.memory_gib=30",
     "model=llama3_8b hardware=mi300x kv.memory_gib=180",

@@ -65,8 +65,11 @@ def test_the_ledger_of_what_is_refused_adds_up(words: str) -> None:
         ("+recipe=chat_llama8b kv.memory_fraction=0.01", ["kv.memory_fraction"]),
         ("+recipe=chat_llama8b kv.capacity_tokens=1000000", ["kv.capacity_tokens"]),
         ("model=llama3_8b hardware=l4 kv.memory_gib=2 model.dtype=float32", ["model.dtype"]),
-        ("model=gemma3_27b hardware=h100", ["kv.dtype"]),
-        ("model=gemma3_27b hardware=h100", ["scheduler.max_num_batched_tokens"]),
+        ("model=gemma3_27b hardware=h100 kv.memory_fraction=0.5", ["kv.dtype"]),
+        (
+            "model=gemma3_27b hardware=h100 kv.memory_fraction=0.75",
+            ["scheduler.max_num_batched_tokens"],
+        ),
         ("model=llama3_70b hardware=h100", ["parallelism.tensor"]),
         ("model=llama3_70b hardware=h100", ["parallelism.pipeline"]),
         ("model=mixtral_8x7b hardware=a100_80g", ["quantization.weights"]),

@@ -163,3 +163,13 @@ def test_a_short_number_is_never_a_power_of_ten(number: float) -> None:
     text = short(number)
     assert "e" not in text
     assert math.isclose(float(text), number, rel_tol=1e-5, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize(("words", "standing"), [("8", "exact"), ("null", "modelled")])
+def test_blocks_are_as_sure_as_the_size_of_the_cache(words: str, standing: str) -> None:
+    size = f"kv.memory_gib={words}"
+    config = load([*DEPLOYMENTS["dense"].split(), "calibration=none", size]).config
+    found = by_name(config)
+    length = f"{config.model.max_model_len:,}"
+    assert found["blocks"].standing == standing
+    assert found[f"requests of {length} tokens at once"].standing == standing

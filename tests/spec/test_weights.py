@@ -117,6 +117,16 @@ def test_a_format_for_experts_leaves_the_other_linears() -> None:
     assert experts.experts.bytes < plain.experts.bytes
 
 
+def test_a_format_for_mlps_leaves_the_attention() -> None:
+    plain, mlps = rank_weights(tiny()), rank_weights(tiny(**fmt("fp8", "mlps")))
+    whole = rank_weights(tiny(**fmt("fp8")))
+    assert mlps.attention == plain.attention
+    quantized = ("mlp", "experts", "shared_experts")
+    assert [getattr(mlps, part) for part in quantized] == [
+        getattr(whole, part) for part in quantized
+    ]
+
+
 def test_embedding_head_norms_and_routers_keep_sixteen_bits() -> None:
     plain, small = rank_weights(tiny()), rank_weights(tiny(**fmt("q4_0")))
     kept = ("embedding", "head", "norms", "routers")

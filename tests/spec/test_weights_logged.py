@@ -125,6 +125,12 @@ def test_scales_of_rows_are_on_every_rank_that_shares_a_row() -> None:
     assert rank_weights(config).bytes / GIB == pytest.approx(7.26, rel=0.01)
 
 
+def test_llama_405b_in_fp8_keeps_its_attention_in_sixteen_bits() -> None:
+    config = served("llama3_405b", "h100", 8, **fmt("fp8", "mlps"))
+    # MLPs of the first and the last of 126 layers are kept too: 0.6 GiB that are not counted
+    assert rank_weights(config).bytes / GIB == pytest.approx(57.752, rel=0.03)
+
+
 def test_experts_in_mxfp4_are_padded_for_their_kernels() -> None:
     config = served("gpt_oss_20b", "h100", **fmt("mxfp4", "experts"))
     matrices = 24 * 32 * 3 * 2944 * 3072 * 4.25 / 8

@@ -2,6 +2,7 @@
 
 from servekit.config.architectures.dense import DENSE
 from servekit.config.architectures.family import Family
+from servekit.config.architectures.older import OLDER
 from servekit.config.architectures.sparse import SPARSE
 from servekit.config.architectures.stateful import STATEFUL
 
@@ -29,7 +30,7 @@ SAME: dict[str, str] = {
 }
 """Model types whose decoder is that of another, but for numbers that a file leaves out."""
 
-FAMILIES: dict[str, Family] = {**DENSE, **SPARSE, **STATEFUL}
+FAMILIES: dict[str, Family] = {**DENSE, **SPARSE, **STATEFUL, **OLDER}
 
 NESTED: dict[str, str] = {
     "gemma3": "gemma3_text",

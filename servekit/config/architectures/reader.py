@@ -18,6 +18,8 @@ from servekit.config.architectures.values import Values
 from servekit.errors import ConfigError
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+PARTS = ("attn_config", "ffn_config")
+"""Where some files keep numbers of their own (MPT, DBRX)."""
 REFUSED = {
     "falcon_h1": "attention and a state in the same layer",
     "zamba2": "attention and a state in the same layer",
@@ -99,9 +101,9 @@ def open_draft(config: Mapping[str, Any]) -> Draft:
 def model_type(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     """Of the decoder; raises ConfigError where there is none, or one that cannot be planned."""
     outer = Values(config).word("model_type")
-    kind = Values(text).word("model_type") or NESTED.get(outer or "") or outer
-    if text is config and outer in NESTED:
-        kind = NESTED[outer]
+    kind = Values(text).word("model_type") or NESTED.get(outer or "") or outer or of_class(config)
+    if text is config and kind in NESTED:
+        kind = NESTED[kind]
     if kind is None:
         raise ConfigError(
             "it names no model_type (model_type None); give model.config a Hugging Face config.json"
@@ -116,12 +118,23 @@ def model_type(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     return kind
 
 
+def of_class(config: Mapping[str, Any]) -> str | None:
+    """The model type whose class `architectures` names, where the file does not name the type."""
+    names = config.get("architectures")
+    if not isinstance(names, list | tuple) or not names:
+        return None
+    name = str(names[0]).split("For")[0].lower()
+    known = [*FAMILIES, *SAME, *NESTED, *REFUSED]
+    return next((kind for kind in known if kind.replace("_", "") == name), None)
+
+
 def with_defaults(config: Mapping[str, Any], text: Mapping[str, Any], kind: str) -> Values:
     """What the file says, over what its family fixes, over the defaults of its model type.
 
     Whether the head is tied is said of the whole, also where the decoder is nested.
     """
-    named, spellings = spelled(text)
+    inner = {key: value for name in PARTS for key, value in Values(text).inner(name).tree.items()}
+    named, spellings = spelled({**inner, **text})
     if config.get("tie_word_embeddings") is not None:
         named["tie_word_embeddings"] = config["tie_word_embeddings"]
     named = {key: value for key, value in named.items() if value is not None or key in text}

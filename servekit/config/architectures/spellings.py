@@ -11,6 +11,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "n_head_kv",
         "n_kv_heads",
         "num_kv_heads",
+        "kv_n_heads",
         "num_attention_groups",
         "multi_query_group_num",
     ),
