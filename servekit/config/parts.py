@@ -7,6 +7,19 @@ from pydantic import Field, model_validator
 from servekit.config.base import Count, Dtype, Group
 
 
+class Indexer(Group):
+    """Chooses the tokens that latent attention reads (DeepSeek-V3.2): the best of all by one small
+    key a token, which is cached too.
+    """
+
+    heads: Count = Field(description="query heads that score the keys")
+    head_dim: Count = Field(description="width of a query head and of the key")
+    top_k: Count = Field(description="tokens that are chosen for each query")
+    layers: tuple[int, ...] = Field(
+        description="indices of layers with one; the others take what the one before them chose"
+    )
+
+
 class Mla(Group):
     """Multi-head latent attention: one latent vector a token stands for all keys and values."""
 
@@ -14,6 +27,7 @@ class Mla(Group):
     q_lora_rank: Count | None = Field(description="width queries pass through; null: none")
     rope_head_dim: Count = Field(description="rotated part of a head, cached beside the latent")
     nope_head_dim: Count = Field(description="part of a query or key head that is not rotated")
+    indexer: Indexer | None = Field(description="chooses what attention reads; null: it reads all")
 
 
 class Moe(Group):

@@ -29,12 +29,14 @@ def impossible(config: Config) -> Iterator[str]:
 def uneven_heads(config: Config) -> Iterator[str]:
     shape, tensor = config.model.shape, config.parallelism.tensor
     if shape.attention_layers:
-        kv_heads = shape.heads if shape.mla else shape.kv_heads
-        if shape.heads % tensor or (kv_heads % tensor and tensor % kv_heads):
-            yield (
-                f"parallelism.tensor={tensor} does not divide {shape.heads} heads and {kv_heads} "
-                "KV heads"
-            )
+        full = shape.kv_heads if shape.full_kv_heads is None else shape.full_kv_heads
+        for kv_heads in (shape.heads,) if shape.mla else (shape.kv_heads, full):
+            if shape.heads % tensor or (kv_heads % tensor and tensor % kv_heads):
+                yield (
+                    f"parallelism.tensor={tensor} does not divide {shape.heads} heads and "
+                    f"{kv_heads} KV heads"
+                )
+                break
     match shape.state:
         case None:
             return

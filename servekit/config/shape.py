@@ -1,6 +1,6 @@
 """The numbers of one decoder-only model."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -53,6 +53,14 @@ Rope = Annotated[
 ]
 
 
+class Heads(NamedTuple):
+    """Key and value heads of one layer, the width of a query or key head, and of a value head."""
+
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int
+
+
 class Shape(Group):
     """The numbers that make one decoder-only model. `model.decoder` runs those of plain attention
     and MLP; the rest, and whatever `planned_only` names, is for the planner alone.
@@ -64,6 +72,15 @@ class Shape(Group):
     kv_heads: Count = Field(description="key and value heads; divides heads")
     head_dim: Count = Field(description="width of one head; not always hidden_size / heads")
     value_head_dim: Count | None = Field(description="width of a value head; null: head_dim")
+    full_kv_heads: Count | None = Field(
+        description="kv_heads of layers that see everything, where others slide; null: the same"
+    )
+    full_head_dim: Count | None = Field(
+        description="head_dim of layers that see everything, where others slide; null: the same"
+    )
+    full_keys_are_values: bool = Field(
+        description="layers that see everything project keys only, which are their values too"
+    )
     intermediate_size: Count = Field(
         description="width of the MLP; of dense layers, beside experts"
     )
@@ -125,10 +142,19 @@ class Shape(Group):
 
     @model_validator(mode="after")
     def _heads_and_layers(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim ({self.head_dim}) must be even for rotary embeddings")
+        for name in ("kv_heads", "full_kv_heads"):
+            count = getattr(self, name)
+            if count is not None and self.heads % count:
+                raise ValueError(f"{name} ({count}) must divide heads ({self.heads})")
+        for name in ("head_dim", "full_head_dim"):
+            width = getattr(self, name)
+            if width is not None and width % 2:
+                raise ValueError(f"{name} ({width}) must be even for rotary embeddings")
+        if self.mla is not None and self.has_two_kinds:
+            raise ValueError(
+                "full_kv_heads, full_head_dim and full_keys_are_values are for plain keys and "
+                "values; with mla leave them null and false"
+            )
         for name, indices in self.layer_lists.items():
             outside = [layer for layer in indices if not 0 <= layer < self.layers]
             if outside:
@@ -143,6 +169,7 @@ class Shape(Group):
             "shared_kv_layers": self.shared_kv_layers,
             "mlp_only_layers": self.mlp_only_layers,
             "mixer_only_layers": self.mixer_only_layers,
+            "mla.indexer.layers": self.mla.indexer.layers if self.mla and self.mla.indexer else (),
             "moe.dense_layers": self.moe.dense_layers if self.moe else (),
             "state.layers": self.state.layers if self.state else (),
         }
@@ -170,3 +197,18 @@ class Shape(Group):
     def window(self, layer: int) -> int | None:
         """Tokens that layer may look back on, itself included; None: all of them."""
         return None if layer in self.full_attention_layers else self.sliding_window
+
+    def heads_of(self, *, full: bool) -> Heads:
+        """Of layers that see everything (`window` is None), or of the others."""
+        width = (self.full_head_dim if full else None) or self.head_dim
+        return Heads(
+            kv_heads=(self.full_kv_heads if full else None) or self.kv_heads,
+            head_dim=width,
+            value_head_dim=self.value_head_dim or width,
+        )
+
+    @property
+    def has_two_kinds(self) -> bool:
+        """Layers that see everything have other keys and values than those that slide."""
+        same = self.heads_of(full=True) == self.heads_of(full=False)
+        return not same or self.full_keys_are_values

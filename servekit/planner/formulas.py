@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from servekit.planner.formula import Formula
+from servekit.planner.formulas_cache import cache_formulas
 from servekit.planner.formulas_memory import memory_formulas
 from servekit.planner.formulas_model import model_formulas
 from servekit.planner.formulas_speed import cost_formulas, speed_formulas
@@ -16,6 +17,7 @@ def formulas(made: Plan) -> list[Formula]:
 
 def _all(made: Plan) -> Iterator[Formula]:
     yield from model_formulas(made)
+    yield from cache_formulas(made)
     yield from memory_formulas(made)
     if made.prediction is not None and made.prediction.seats:
         yield from speed_formulas(made, made.prediction)

@@ -153,7 +153,7 @@ def requests(made: Plan) -> Iterator[Formula]:
 
 def blocks_of(group: LayerGroup, made: Plan) -> str:
     """`LayerGroup.blocks_for` with the numbers in it."""
-    layout, size = made.kv, exact(made.kv.block_size)
+    layout, size = made.kv, exact(made.kv.block_size * group.stretch)
     drafts = f" + {layout.drafts} guesses" if layout.drafts else ""
     longest = f"{exact(made.config.model.max_model_len)}{drafts}"
     if group.kind == "state":

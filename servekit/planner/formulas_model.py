@@ -1,36 +1,28 @@
-"""Parameters, weights and the bytes of keys and values, as formulas."""
+"""Parameters and weights, as formulas."""
 
 from collections.abc import Iterator
 from dataclasses import fields
 
-from servekit.config.base import DTYPE_BYTES
 from servekit.config.parts import Mla
 from servekit.config.shape import Shape
-from servekit.planner.formula import Formula, exact, short
+from servekit.planner.formula import Formula, exact
 from servekit.planner.plan import Plan
-from servekit.spec.kv import (
-    block_and_page,
-    drafted_bytes_per_token,
-    head_bytes,
-    layer_bytes_per_token,
-)
 from servekit.spec.model import (
     GIB,
     PARTS,
     RankWeights,
     Share,
-    kv_heads_per_rank,
     parameters,
     rank_weights,
 )
+from servekit.spec.pages import indexed_layers, indexer_of
 
-MODEL, WEIGHTS, CACHE = "Parameters of the model", "Weights of one device", "Keys and values"
+MODEL, WEIGHTS = "Parameters of the model", "Weights of one device"
 
 
 def model_formulas(made: Plan) -> Iterator[Formula]:
     yield from parameter_formulas(made.config.model.shape)
     yield from weight_formulas(made)
-    yield from cache_formulas(made)
 
 
 def parameter_formulas(shape: Shape) -> Iterator[Formula]:
@@ -61,9 +53,7 @@ def known_parts(shape: Shape) -> Iterator[Formula]:
     table = f"{exact(shape.vocab_size)} tokens x {hidden}"
     yield product("embedding", "vocabulary x hidden size", table, counts.embedding)
     if shape.state is None and not shape.shared_kv_layers and counts.attention:
-        layers = f"{len(shape.attention_layers)} layers x "
-        words, each = attention_of(shape)
-        yield product("attention", words, f"{layers}({each})", counts.attention)
+        yield from attention_formulas(shape, counts.attention)
     matrices = "3" if shape.gated_mlp else "2"
     if counts.mlp:
         inner = f"{len(shape.dense_layers)} layers x {matrices} x {hidden} x "
@@ -101,18 +91,59 @@ def leading(factor: str) -> float:
     return float(factor.split()[0].replace(",", ""))
 
 
-def attention_of(shape: Shape) -> tuple[str, str]:
-    """Of one layer, in words and in numbers."""
+def attention_formulas(shape: Shape, total: int) -> Iterator[Formula]:
+    """One, or where layers differ one for each kind, and for an indexer, and their sum."""
+    parts = [
+        (name, words, f"{layers} layers x ({each})")
+        for name, layers, (words, each) in attention_parts(shape)
+        if layers
+    ]
+    if len(parts) == 1:
+        yield product("attention", *parts[0][1:], total)
+        return
+    sizes = {name: round(evaluate(numbers)) for name, _, numbers in parts}
+    for name, words, numbers in parts:
+        yield product(name, words, numbers, sizes[name])
+    numbers = " + ".join(exact(size) for size in sizes.values())
+    if rest := total - sum(sizes.values()):
+        numbers += f" + {exact(rest)} of biases"
+    yield Formula(MODEL, "attention", "all of these", numbers, total, "parameters", "exact")
+
+
+def attention_parts(shape: Shape) -> Iterator[tuple[str, int, tuple[str, str]]]:
+    """Name, layers, and one layer in words and in numbers."""
+    layers = shape.attention_layers
     if shape.mla is not None:
-        return latent_attention_of(shape, shape.mla)
-    hidden, value_dim = exact(shape.hidden_size), shape.value_head_dim or shape.head_dim
-    terms = (
-        f"{hidden} x {shape.heads} heads x {shape.head_dim}",
-        f"{hidden} x {shape.kv_heads} KV heads x {shape.head_dim}",
-        f"{hidden} x {shape.kv_heads} KV heads x {value_dim}",
-        f"{shape.heads} heads x {value_dim} x {hidden}",
-    )
+        yield "latent attention", len(layers), latent_attention_of(shape, shape.mla)
+        yield "indexer", len(indexed_layers(shape)), indexer_in(shape)
+        return
+    full = sum(shape.window(layer) is None for layer in layers) if shape.has_two_kinds else 0
+    yield "attention that slides", len(layers) - full, attention_of(shape, full=False)
+    yield "attention that sees everything", full, attention_of(shape, full=True)
+
+
+def attention_of(shape: Shape, *, full: bool) -> tuple[str, str]:
+    """Of one layer, in words and in numbers."""
+    hidden, sizes = exact(shape.hidden_size), shape.heads_of(full=full)
+    terms = [
+        f"{hidden} x {shape.heads} heads x {sizes.head_dim}",
+        f"{hidden} x {sizes.kv_heads} KV heads x {sizes.head_dim}",
+        f"{hidden} x {sizes.kv_heads} KV heads x {sizes.value_head_dim}",
+        f"{shape.heads} heads x {sizes.value_head_dim} x {hidden}",
+    ]
+    if full and shape.full_keys_are_values:
+        del terms[2]
+        return "layers x (queries + keys, which are the values + output)", " + ".join(terms)
     return "layers x (queries + keys + values + output)", " + ".join(terms)
+
+
+def indexer_in(shape: Shape) -> tuple[str, str]:
+    found, hidden = indexer_of(shape), exact(shape.hidden_size)
+    if found is None or shape.mla is None:
+        return "", ""
+    rank = exact(shape.mla.q_lora_rank or shape.hidden_size)
+    terms = f"{rank} x {found.heads} heads x {found.head_dim} + {hidden} x {found.head_dim}"
+    return "layers x (queries + key + weights of heads)", f"{terms} + {hidden} x {found.heads}"
 
 
 def latent_attention_of(shape: Shape, mla: Mla) -> tuple[str, str]:
@@ -167,70 +198,3 @@ def shares(held: RankWeights) -> dict[str, Share]:
         for part in fields(held)
         if getattr(held, part.name).bytes
     }
-
-
-def cache_formulas(made: Plan) -> Iterator[Formula]:
-    config, layout = made.config, made.kv
-    shape, tensor = config.model.shape, config.parallelism.tensor
-    per_layer = layer_bytes_per_token(shape, config.kv.dtype, tensor)
-    if shape.attention_layers:
-        words, numbers = layer_of(made)
-        yield Formula(CACHE, "a token in a layer", words, numbers, per_layer, "bytes", "exact")
-    block_size, page = block_and_page(config)
-    last = made.ledger.stage == config.parallelism.pipeline - 1
-    drafted = drafted_bytes_per_token(config) * block_size if last else 0
-    layers = (layout.bytes_per_block - drafted) // page
-    inner = f"{exact(block_size)} tokens x {exact(per_layer)} bytes"
-    if page != block_size * per_layer:
-        inner = f"{exact(page)} bytes of a state"
-    groups = "a group of layers" if len(layout.groups) > 1 else "layers"
-    yield Formula(
-        CACHE,
-        "a block",
-        f"{groups} x tokens of a block x a token in a layer" + (", and guesses" * bool(drafted)),
-        f"{layers} layers x {inner}" + (f" + {exact(drafted)} of guesses" if drafted else ""),
-        layout.bytes_per_block,
-        "bytes",
-        "exact",
-    )
-    if layout.bytes_per_token:
-        yield marginal(made, layers if layout.uniform and not drafted else None)
-
-
-def marginal(made: Plan, layers: int | None) -> Formula:
-    """`layers` are those of the device where all keep every token."""
-    layout, name = made.kv, "a token"
-    if layers is not None:
-        words, numbers = layer_of(made)
-        factor, _, rest = numbers.partition("2 x ")
-        numbers = f"{layers} layers x {numbers}" if factor else f"2 x {layers} layers x {rest}"
-        words = f"layers x {words}"
-    else:
-        full = max(1, sum(group.kind == "full" for group in layout.groups))
-        name = "one more token of a long request"
-        words = "a block x groups that keep every token / tokens of a block"
-        numbers = f"floor({exact(layout.bytes_per_block)} bytes x {full} / {layout.block_size})"
-    return Formula(CACHE, name, words, numbers, layout.bytes_per_token, "bytes", "exact")
-
-
-def layer_of(made: Plan) -> tuple[str, str]:
-    """Bytes of one token in one layer on one rank, in words and in numbers."""
-    config = made.config
-    shape, dtype, tensor = config.model.shape, config.kv.dtype, config.parallelism.tensor
-    element = DTYPE_BYTES.get(dtype, 1)
-    plain = dtype in DTYPE_BYTES or dtype == "fp8"
-    if shape.mla is not None:
-        latent, rope = shape.mla.kv_lora_rank, shape.mla.rope_head_dim
-        words = "(latent vector + rotated part) x bytes; every rank has it whole"
-        if plain:
-            return words, f"({latent} latent + {rope} rope) x {element} bytes"
-        return f"{words}, with scales", f"{head_bytes(dtype, latent + rope)} bytes"
-    heads, value = kv_heads_per_rank(shape, tensor), shape.value_head_dim or shape.head_dim
-    spread = f" of {shape.kv_heads}, over {tensor} ranks" if tensor > 1 else ""
-    words = f"keys and values x KV heads{spread} x head width x bytes"
-    if plain and value == shape.head_dim:
-        return words, f"2 x {heads} KV heads x {value} x {element} bytes"
-    if plain:
-        return words, f"{heads} KV heads x ({shape.head_dim} + {value}) x {element} bytes"
-    key, val = head_bytes(dtype, shape.head_dim), head_bytes(dtype, value)
-    return f"{words}, with scales", f"{heads} KV heads x ({short(key)} + {short(val)} bytes)"

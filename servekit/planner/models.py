@@ -28,8 +28,8 @@ from servekit.planner.checkpoint import (
     read_safetensors,
     scalars,
 )
-from servekit.spec.kv import layer_bytes_per_token
 from servekit.spec.model import parameters
+from servekit.spec.pages import kept_bytes_per_token
 
 USAGE = (
     "servekit models | servekit models fetch NAME_OR_SOURCE | servekit models inspect "
@@ -106,7 +106,7 @@ def entry(option: str, folders: list[Path]) -> Entry | None:
             experts=shape.moe.experts if shape.moe is not None else 0,
             max_position_embeddings=shape.max_position_embeddings,
             dtype=dtype,
-            kv_bytes_per_token=kv_bytes_per_token(shape, dtype),
+            kv_bytes_per_token=kept_bytes_per_token(shape, dtype),
             source=tree["source"],
             sha256=tree["sha256"],
         )
@@ -115,11 +115,6 @@ def entry(option: str, folders: list[Path]) -> Entry | None:
         raise ConfigError(f"{path} is not a model: {'; '.join(wrong)}") from error
     except KeyError as error:
         raise ConfigError(f"{path} is not a model: it has no key {error}") from error
-
-
-def kv_bytes_per_token(shape: Shape, dtype: Dtype) -> int:
-    owners = [layer for layer in shape.attention_layers if layer not in shape.shared_kv_layers]
-    return len(owners) * layer_bytes_per_token(shape, dtype)
 
 
 def show_all(as_json: bool) -> int:

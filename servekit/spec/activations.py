@@ -9,8 +9,8 @@ from servekit.config.base import DTYPE_BYTES
 from servekit.config.schema import Config
 from servekit.config.shape import Shape
 from servekit.spec.formats import FORMATS
-from servekit.spec.kv import head_bytes
 from servekit.spec.model import ceil_div, kv_heads_per_rank, stage_layers
+from servekit.spec.pages import head_bytes
 
 GATHER_TOKENS = 65536
 """Most context tokens whose keys and values the reference attention copies together; one request
@@ -97,7 +97,8 @@ def workspace_bytes(config: Config, stage: int = 0) -> int:
     models that its decoder can run have any.
     """
     shape = config.model.shape
-    planned_only = shape.mla or shape.moe or shape.state or shape.planned_only
+    unlike = shape.mla or shape.moe or shape.state or shape.has_two_kinds
+    planned_only = unlike or shape.planned_only
     if config.hardware.kind == "cpu" or planned_only:
         return 0
     return max(0, reference_peak(config, stage) - activation_bytes(config, stage))
@@ -138,9 +139,12 @@ def attention_bytes(config: Config) -> int:
     shape = config.model.shape
     tokens = config.scheduler.max_num_batched_tokens
     heads = shape.heads // config.parallelism.tensor
-    kv_heads = kv_heads_per_rank(shape, config.parallelism.tensor)
-    width = 2 * shape.hidden_size + (6 * heads + 5 * kv_heads) * shape.head_dim
-    rows = tokens * width * DTYPE_BYTES[config.model.dtype]
+    widest = 0
+    for full in (False, True):
+        kv_heads = kv_heads_per_rank(shape, config.parallelism.tensor, full=full)
+        head_dim = shape.heads_of(full=full).head_dim
+        widest = max(widest, (6 * heads + 5 * kv_heads) * head_dim)
+    rows = tokens * (2 * shape.hidden_size + widest) * DTYPE_BYTES[config.model.dtype]
     norm = tokens * shape.hidden_size * 4
     softcap = shape.attention_logit_softcap is not None
     scores = 3 * heads * tokens * config.model.max_model_len * 4 if softcap else 0
@@ -156,13 +160,17 @@ def gathered_bytes(config: Config) -> int:
     shape, element = config.model.shape, DTYPE_BYTES[config.model.dtype]
     tensor, longest = config.parallelism.tensor, config.model.max_model_len
     tokens = min(config.scheduler.max_num_seqs * longest, max(longest, GATHER_TOKENS))
-    kv_heads = kv_heads_per_rank(shape, tensor)
-    copied = kv_heads * head_bytes(config.kv.dtype, shape.head_dim)
-    if config.kv.dtype != config.model.dtype:
-        copied += kv_heads * shape.head_dim * element
-    if config.hardware.kind != "cpu":
-        copied += shape.heads // tensor * shape.head_dim * element
-    return tokens * 2 * copied
+    most = 0
+    for full in (False, True):
+        kv_heads = kv_heads_per_rank(shape, tensor, full=full)
+        head_dim = shape.heads_of(full=full).head_dim
+        copied = kv_heads * head_bytes(config.kv.dtype, head_dim)
+        if config.kv.dtype != config.model.dtype:
+            copied += kv_heads * head_dim * element
+        if config.hardware.kind != "cpu":
+            copied += shape.heads // tensor * head_dim * element
+        most = max(most, copied)
+    return tokens * 2 * most
 
 
 def mlp_bytes(config: Config) -> int:

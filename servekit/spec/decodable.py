@@ -9,12 +9,14 @@ def beyond_the_decoder(shape: Shape) -> list[str]:
     windowed = shape.sliding_window is not None
     facts = {
         "latent attention": shape.mla is not None,
+        "an indexer that chooses what attention reads": bool(shape.mla and shape.mla.indexer),
         "a mixture of experts": shape.moe is not None,
         "layers with a state": shape.state is not None,
         "chunked attention": windowed and shape.window_kind == "chunked",
         "layers that share keys and values": bool(shape.shared_kv_layers),
         "layers without attention": bool(shape.mlp_only_layers),
         "layers without an MLP": bool(shape.mixer_only_layers),
+        "full-attention layers with other keys and values": shape.has_two_kinds,
         "an MLP without a gate": not shape.gated_mlp,
         "value heads of their own width": shape.value_head_dim not in (None, shape.head_dim),
         "another activation": shape.activation == "other",

@@ -8,6 +8,7 @@ from servekit.spec.arithmetic import arithmetic, plain
 from servekit.spec.collectives import NO_LINKS
 from servekit.spec.efficiency import FULL, Efficiency, experts_of, gemm_of
 from servekit.spec.model import RankWeights, Share, rank_weights
+from servekit.spec.pages import indexer_of
 from servekit.spec.stages import Attention, Products, Stage, attention, products_of
 
 
@@ -32,7 +33,8 @@ def draft_stage(config: Config, efficiency: Efficiency | None) -> Stage | None:
         rows = (_draft_attention(config, efficiency),)
     else:
         found = _mtp_products(config, held, efficiency)
-        last = attention(config, config.parallelism.pipeline - 1, efficiency)[-1:]
+        last = attention(config, config.parallelism.pipeline - 1, efficiency)
+        last = last if indexer_of(config.model.shape) else last[-1:]
         rows = tuple(replace(row, layers=1) for row in last)
     return Stage(products=found, attention=rows, state_s=0.0, links=NO_LINKS, activation_bytes=0)
 

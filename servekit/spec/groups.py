@@ -19,12 +19,14 @@ Kind = Literal["full", "sliding", "chunked", "state"]
 class LayerGroup:
     """Layers that share a block table; `layers` are the real ones of all stages, without padding.
 
-    `window` is what a sliding or chunked layer looks back on, tokens.
+    `window` is what a sliding or chunked layer looks back on, tokens. A block holds `stretch` times
+    the tokens of the smallest, where layers of another kind keep more bytes of a token.
     """
 
     kind: Kind
     layers: int
     window: int | None
+    stretch: int = 1
 
     def blocks_for(self, tokens: int, *, block_size: int, in_flight: int, drafts: int) -> int:
         """The most that one request holds while it grows to `tokens`.
@@ -32,6 +34,7 @@ class LayerGroup:
         A sliding window need not begin with a block: it may reach into one more. Tokens in flight
         are written before anything that they see is given back.
         """
+        block_size *= self.stretch
         if self.kind == "state":
             return 1 + drafts
         if self.window is None:

@@ -7,11 +7,18 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from servekit.config.base import DTYPE_BYTES
-from servekit.config.schema import Config, KvDtype
-from servekit.config.shape import Shape
+from servekit.config.schema import Config
 from servekit.spec.groups import LayerGroup, layer_groups
-from servekit.spec.model import GIB, ceil_div, kv_heads_per_rank, stage_layers
+from servekit.spec.model import GIB, ceil_div, stage_layers
+from servekit.spec.pages import (
+    block_bytes,
+    drafted_bytes_per_token,
+    index_bytes_per_token,
+    indexed_layers,
+    indexer_of,
+    layer_bytes_per_token,
+    pages,
+)
 from servekit.spec.state import layer_state_bytes
 
 Rule = Literal["kv.memory_gib", "kv.capacity_tokens", "kv.memory_fraction"]
@@ -21,6 +28,7 @@ Rule = Literal["kv.memory_gib", "kv.capacity_tokens", "kv.memory_fraction"]
 class KvLayout:
     """The paged cache of one device.
 
+    All blocks have as many bytes; `block_size` is of the groups whose blocks hold fewest tokens.
     `num_blocks` are those that requests may own; the null block, which pads tables, is one more.
     `in_flight` are the tokens of a step and `drafts` the slots a request has for guessed tokens.
     """
@@ -53,7 +61,13 @@ class KvLayout:
         kinds = [group.kind for group in self.groups]
         if all(kind == "state" for kind in kinds):
             return 0
-        return self.bytes_per_block * max(1, kinds.count("full")) // self.block_size
+        return self.bytes_per_block * max(1, kinds.count("full")) // self.full_block_size
+
+    @property
+    def full_block_size(self) -> int:
+        """Tokens in a block of the layers that keep every token."""
+        stretches = [group.stretch for group in self.groups if group.kind == "full"]
+        return self.block_size * max(stretches, default=1)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that a request of so many tokens holds, those of guessed tokens too.
@@ -88,63 +102,47 @@ class KvLayout:
         Where no layer keeps everything and a request of `max_model_len` fits, it is that.
         """
         if any(group.kind == "full" for group in self.groups):
-            most = self.num_blocks * self.block_size
+            most = self.num_blocks * self.full_block_size
         else:
             most = self.max_model_len
         return bisect_right(range(1, most + 1), self.num_blocks, key=self.blocks_for)
 
 
-def head_bytes(dtype: KvDtype, width: int) -> int:
-    """One key or value head of one token, with its scales.
-
-    fp8 has one scale a tensor, which is nothing; int8 and int4 a float32 for each head of each
-    token; nvfp4 one byte for 16 values.
-    """
-    match dtype:
-        case "fp8":
-            return width
-        case "int8":
-            return width + 4
-        case "int4":
-            return ceil_div(width, 2) + 4
-        case "nvfp4":
-            return ceil_div(width, 2) + ceil_div(width, 16)
-    return width * DTYPE_BYTES[dtype]
-
-
-def layer_bytes_per_token(shape: Shape, dtype: KvDtype, tensor: int = 1) -> int:
-    """What one attention layer keeps of one token on one of `tensor` ranks.
-
-    Latent attention keeps one vector for keys and values and all heads, so every rank has it whole.
-    """
-    if shape.mla is not None:
-        return head_bytes(dtype, shape.mla.kv_lora_rank + shape.mla.rope_head_dim)
-    value_dim = shape.value_head_dim or shape.head_dim
-    both = head_bytes(dtype, shape.head_dim) + head_bytes(dtype, value_dim)
-    return kv_heads_per_rank(shape, tensor) * both
-
-
 @dataclass(frozen=True, slots=True)
 class KvRead:
-    """What a decoded token reads, for each token of its context that `window` lets it see."""
+    """What a decoded token reads, for each token of its context that `window` lets it see.
+
+    In `layers` layers together: keys and values, or the keys of an indexer.
+    """
 
     bytes_per_token: float
     window: int | None
+    layers: int
+    part: Literal["keys_and_values", "index"] = "keys_and_values"
 
 
 def kv_reads(config: Config, stage: int = 0) -> tuple[KvRead, ...]:
     """Reads of one request's cache on one rank, a row for each kind of layer.
 
-    Layers without a cache of their own read that of another. A draft model's reads are not here.
+    Layers without a cache of their own read that of another. Where an indexer chooses, it reads its
+    keys of all tokens, and attention so many tokens as it chooses. A draft model's reads are not
+    here.
     """
-    shape, parallelism = config.model.shape, config.parallelism
-    per_layer = layer_bytes_per_token(shape, config.kv.dtype, parallelism.tensor)
+    shape, parallelism, dtype = config.model.shape, config.parallelism, config.kv.dtype
     here = stage_layers(shape.layers, parallelism.pipeline)[stage]
     windows = [shape.window(layer) for layer in shape.attention_layers if layer in here]
-    return tuple(
-        KvRead(bytes_per_token=float(windows.count(window) * per_layer), window=window)
-        for window in dict.fromkeys(windows)
-    )
+    chooser = indexer_of(shape)
+    rows: list[KvRead] = []
+    for window in dict.fromkeys(windows):
+        count = windows.count(window)
+        each = layer_bytes_per_token(shape, dtype, parallelism.tensor, full=window is None)
+        seen = window if chooser is None else chooser.top_k
+        rows.append(KvRead(bytes_per_token=float(count * each), window=seen, layers=count))
+    count = sum(layer in here for layer in indexed_layers(shape))
+    if count:
+        size = float(count * index_bytes_per_token(shape, dtype))
+        rows.append(KvRead(bytes_per_token=size, window=None, layers=count, part="index"))
+    return tuple(rows)
 
 
 def state_bytes(config: Config, stage: int = 0) -> int:
@@ -186,47 +184,36 @@ def empty_layout(config: Config, stage: int = 0) -> KvLayout:
     """The layout on one rank of a stage before it is known how many blocks there are.
 
     Groups are those of the whole model, since all stages follow one block table; a stage holds its
-    own layers of each, so the group with most of them here says how large a block is here. What a
-    draft model keeps is in every block of the last stage, whichever its group.
+    own layers of each, so the group with most bytes of them here says how large a block is here.
+    What a draft model keeps is in every block of the last stage, whichever its group.
     """
-    shape, parallelism, limit = config.model.shape, config.parallelism, config.model.max_model_len
-    here = stage_layers(shape.layers, parallelism.pipeline)[stage]
-    grouped = layer_groups(shape, config.kv.hybrid)
-    widest = max((sum(layer in here for layer in members) for _, members in grouped), default=0)
-    block_size, page = block_and_page(config)
-    drafted = drafted_bytes_per_token(config) if stage == parallelism.pipeline - 1 else 0
+    grouped = layer_groups(config.model.shape, config.kv.hybrid)
+    held = block_bytes(config, largest_group(config, stage))
+    sliding, full = pages(config)
+    block_size = min(sliding.tokens, full.tokens)
+    stretches = {"full": full.tokens // block_size, "state": 1}
+    last = stage == config.parallelism.pipeline - 1
+    drafted = full.tokens * drafted_bytes_per_token(config) if last else 0
     return KvLayout(
         block_size=block_size,
-        bytes_per_block=max(1, widest * page + block_size * drafted),  # 1: a stage of MLPs alone
+        bytes_per_block=max(1, held + drafted),  # 1: a stage of MLPs alone
         num_blocks=0,
-        groups=tuple(group for group, _ in grouped),
-        max_model_len=limit,
+        groups=tuple(
+            replace(group, stretch=stretches.get(group.kind, sliding.tokens // block_size))
+            for group, _ in grouped
+        ),
+        max_model_len=config.model.max_model_len,
         in_flight=config.scheduler.max_num_batched_tokens,
         drafts=config.speculative.tokens,
     )
 
 
-def drafted_bytes_per_token(config: Config) -> int:
-    """Keys and values of those who guess: a small model, or the model's own extra layers."""
-    shape, tensor = config.model.shape, config.parallelism.tensor
-    if config.speculative.method == "mtp":
-        return shape.mtp_layers * layer_bytes_per_token(shape, config.kv.dtype, tensor)
-    return ceil_div(config.speculative.draft_kv_bytes_per_token or 0, tensor)
-
-
-def block_and_page(config: Config) -> tuple[int, int]:
-    """Tokens in a block, and the bytes that one layer has in it.
-
-    Beside layers with a state, blocks are made of so many times kv.block_size tokens that a state
-    is no larger than one; where there is nothing else, a block is a state and holds any request.
-    """
-    shape, tensor = config.model.shape, config.parallelism.tensor
-    per_token = layer_bytes_per_token(shape, config.kv.dtype, tensor)
-    unit = config.kv.block_size
-    if shape.state is None or not shape.state.layers:
-        return unit, unit * per_token
-    state = layer_state_bytes(shape.state, config.model.dtype, tensor)
-    if not shape.attention_layers:
-        return config.model.max_model_len, state
-    block_size = unit * ceil_div(state, unit * per_token)
-    return block_size, block_size * per_token
+def largest_group(config: Config, stage: int = 0) -> tuple[int, ...]:
+    """Layers of one stage that share a block table, and keep most bytes in a block."""
+    shape = config.model.shape
+    here = stage_layers(shape.layers, config.parallelism.pipeline)[stage]
+    held = [
+        tuple(layer for layer in members if layer in here)
+        for _, members in layer_groups(shape, config.kv.hybrid)
+    ]
+    return max(held, key=lambda layers: block_bytes(config, layers), default=())

@@ -6,16 +6,22 @@ from typing import Literal
 
 from servekit.config.parts import Moe
 from servekit.config.shape import Shape
-from servekit.spec.mixers import attention, state_layer
+from servekit.spec.mixers import attention, indexer, latent_attention, state_layer
 from servekit.spec.tensors import Part, Split, Tensor, projection
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """Layers of one kind hold the same tensors. `shared_kv` reads the cache of an earlier layer."""
+    """Layers of one kind hold the same tensors. `shared_kv` reads the cache of an earlier layer.
+
+    `full` ones see everything and have other heads than those that slide; `indexed` ones choose
+    what latent attention reads.
+    """
 
     mixer: Literal["attention", "shared_kv", "state"] | None
     mlp: Literal["dense", "experts"] | None
+    full: bool = False
+    indexed: bool = False
 
 
 def layer_kinds(shape: Shape) -> tuple[LayerKind, ...]:
@@ -23,6 +29,8 @@ def layer_kinds(shape: Shape) -> tuple[LayerKind, ...]:
     states = {*(shape.state.layers if shape.state else ())}
     attending, shared = {*shape.attention_layers}, {*shape.shared_kv_layers}
     dense, moe = {*shape.dense_layers}, {*shape.moe_layers}
+    indexed = {*(shape.mla.indexer.layers if shape.mla and shape.mla.indexer else ())}
+    two_kinds = shape.has_two_kinds
 
     def kind(layer: int) -> LayerKind:
         mixer: Literal["attention", "shared_kv", "state"] | None = None
@@ -33,7 +41,8 @@ def layer_kinds(shape: Shape) -> tuple[LayerKind, ...]:
         mlp: Literal["dense", "experts"] | None = None
         if layer in dense or layer in moe:
             mlp = "dense" if layer in dense else "experts"
-        return LayerKind(mixer, mlp)
+        full = two_kinds and layer in attending and shape.window(layer) is None
+        return LayerKind(mixer, mlp, full=full, indexed=layer in indexed)
 
     return tuple(kind(layer) for layer in range(shape.layers))
 
@@ -45,8 +54,13 @@ def layer_tensors(shape: Shape, kind: LayerKind, split: Split) -> Iterator[Tenso
         norms += 1
         if kind.mixer == "state":
             yield from state_layer(shape, split)
+        elif shape.mla is not None:
+            yield from latent_attention(shape, shape.mla, split)
         else:
-            yield from attention(shape, split, shares_kv=kind.mixer == "shared_kv")
+            shares_kv = kind.mixer == "shared_kv"
+            yield from attention(shape, split, shares_kv=shares_kv, full=kind.full)
+        if kind.indexed and shape.mla is not None and shape.mla.indexer is not None:
+            yield from indexer(shape, shape.mla, shape.mla.indexer)
     if kind.mlp is not None:
         norms += 1
         if kind.mlp == "dense":

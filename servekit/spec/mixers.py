@@ -5,32 +5,31 @@ Queries, heads and channels are cut among the ranks; what makes the latent vecto
 
 from collections.abc import Iterator
 
-from servekit.config.parts import GatedDelta, Mamba1, Mamba2, Mla
+from servekit.config.parts import GatedDelta, Indexer, Mamba1, Mamba2, Mla
 from servekit.config.shape import Shape
 from servekit.spec.tensors import Split, Tensor, projection
 
 
-def attention(shape: Shape, split: Split, *, shares_kv: bool) -> Iterator[Tensor]:
+def attention(shape: Shape, split: Split, *, shares_kv: bool, full: bool) -> Iterator[Tensor]:
     """Queries, keys, values and output; a layer that reads another's cache has no keys or values.
 
-    Query and key heads are normed by one weight [head_dim], held for every head.
+    Query and key heads are normed by one weight [head_dim], held for every head. `full` layers see
+    everything; their heads may be others, and their keys the values, before norm and rope.
     """
-    if shape.mla is not None:
-        yield from latent_attention(shape, shape.mla, split)
-        return
-    hidden, heads = shape.hidden_size, split.of(shape.heads)
-    value_head = shape.value_head_dim or shape.head_dim
-    bias = shape.qkv_bias
-    yield from projection("attention", hidden, heads * shape.head_dim, bias=bias)
-    yield from projection("attention", heads * value_head, hidden, bias=shape.output_bias)
+    hidden, heads, bias = shape.hidden_size, split.of(shape.heads), shape.qkv_bias
+    sizes = shape.heads_of(full=full)
+    yield from projection("attention", hidden, heads * sizes.head_dim, bias=bias)
+    yield from projection("attention", heads * sizes.value_head_dim, hidden, bias=shape.output_bias)
     if shape.qk_norm:
-        yield Tensor("norms", outputs=shape.head_dim, repeats=heads)
+        yield Tensor("norms", outputs=sizes.head_dim, repeats=heads)
     if shares_kv:
         return
-    yield from projection("attention", hidden, split.kv_heads * shape.head_dim, bias=bias)
-    yield from projection("attention", hidden, split.kv_heads * value_head, bias=bias)
+    kv_heads = split.of_kv_heads(sizes.kv_heads)
+    yield from projection("attention", hidden, kv_heads * sizes.head_dim, bias=bias)
+    if not (full and shape.full_keys_are_values):
+        yield from projection("attention", hidden, kv_heads * sizes.value_head_dim, bias=bias)
     if shape.qk_norm:
-        yield Tensor("norms", outputs=shape.head_dim, repeats=split.kv_heads)
+        yield Tensor("norms", outputs=sizes.head_dim, repeats=kv_heads)
 
 
 def latent_attention(shape: Shape, mla: Mla, split: Split) -> Iterator[Tensor]:
@@ -51,6 +50,17 @@ def latent_attention(shape: Shape, mla: Mla, split: Split) -> Iterator[Tensor]:
     keys_and_values = heads * (mla.nope_head_dim + value_head)
     yield from projection("attention", mla.kv_lora_rank, keys_and_values)
     yield from projection("attention", heads * value_head, hidden, bias=shape.output_bias)
+
+
+def indexer(shape: Shape, mla: Mla, index: Indexer) -> Iterator[Tensor]:
+    """Queries from the compressed ones; a key with a LayerNorm, and a weight for each head.
+
+    Every rank has it whole. Engines fuse key and weights, and keep them in 16 bits.
+    """
+    queries = index.heads * index.head_dim
+    yield from projection("attention", mla.q_lora_rank or shape.hidden_size, queries)
+    yield Tensor("attention", outputs=index.head_dim + index.heads, inputs=shape.hidden_size)
+    yield Tensor("norms", outputs=2 * index.head_dim)
 
 
 def state_layer(shape: Shape, split: Split) -> Iterator[Tensor]:

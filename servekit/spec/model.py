@@ -5,7 +5,7 @@ Exact arithmetic on the configuration; `layers` and `mixers` say which tensors a
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import get_args
 
 from servekit.config.base import DTYPE_BYTES
@@ -31,9 +31,9 @@ def ceil_div(amount: int, unit: int) -> int:
     return -(-amount // unit)
 
 
-def kv_heads_per_rank(shape: Shape, tensor: int) -> int:
+def kv_heads_per_rank(shape: Shape, tensor: int, *, full: bool = False) -> int:
     """Key and value heads that one rank holds: with more ranks than heads they are replicated."""
-    return max(1, shape.kv_heads // tensor)
+    return max(1, shape.heads_of(full=full).kv_heads // tensor)
 
 
 def vocab_rows_per_rank(shape: Shape, tensor: int) -> int:
@@ -133,7 +133,7 @@ IN_LAYERS: tuple[Part, ...] = get_args(Part)
 def parameters(shape: Shape) -> Parameters:
     """Of the model as published, whatever it is spread over."""
     experts = shape.moe.experts if shape.moe else 0
-    split = Split(tensor=1, kv_heads=shape.kv_heads, experts=experts, expert_tensor=1)
+    split = Split(tensor=1, experts=experts, expert_tensor=1)
     sums = dict.fromkeys(IN_LAYERS, 0)
     for kind, layers in Counter(layer_kinds(shape)).items():
         for tensor in layer_tensors(shape, kind, split):
@@ -189,7 +189,6 @@ def rank_weights(config: Config, stage: int = 0) -> RankWeights:
 def rank_split(shape: Shape, parallelism: ParallelismConfig) -> Split:
     return Split(
         tensor=parallelism.tensor,
-        kv_heads=kv_heads_per_rank(shape, parallelism.tensor),
         experts=ceil_div(shape.moe.experts, parallelism.expert) if shape.moe else 0,
         expert_tensor=parallelism.expert_tensor,
     )
@@ -232,9 +231,11 @@ def mxfp4_padding(config: Config) -> float:
 def mtp_tensors(shape: Shape, split: Split) -> Iterator[Tensor]:
     """Of all layers that guess further tokens, as DeepSeek-V3 has them: each a layer like the last,
     a projection of hidden state and embedding together, their norms and a final one. Embedding and
-    head are those of the model.
+    head are those of the model. They have an indexer where the model has any.
     """
     last: LayerKind = layer_kinds(shape)[-1]
+    if shape.mla is not None and shape.mla.indexer is not None:
+        last = replace(last, indexed=True)
     for _ in range(shape.mtp_layers):
         yield from layer_tensors(shape, last, split)
         yield Tensor("mlp", outputs=shape.hidden_size, inputs=2 * shape.hidden_size)
@@ -259,10 +260,14 @@ def rotary_share(config: Config) -> Share:
     shape = config.model.shape
     if config.hardware.kind == "cpu" or not shape.attention_layers:
         return NOTHING
-    width = shape.mla.rope_head_dim if shape.mla else shape.head_dim
-    ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
-    tables = sum(rope.factor if rope.kind == "linear" else 1 for rope in ropes)
-    count = int(tables * shape.max_position_embeddings * width)
+    width = shape.mla.rope_head_dim if shape.mla else shape.heads_of(full=True).head_dim
+    widths = ((shape.rope, width), (shape.local_rope, shape.head_dim))
+    columns = sum(
+        columns * (rope.factor if rope.kind == "linear" else 1)
+        for rope, columns in widths
+        if rope is not None
+    )
+    count = int(shape.max_position_embeddings * columns)
     return Share(count, 2 * count)
 
 

@@ -13,8 +13,9 @@ from servekit.config.shape import Shape
 from servekit.spec.arithmetic import arithmetic, plain, rate
 from servekit.spec.collectives import NO_LINKS, Links, links
 from servekit.spec.efficiency import FULL, Arithmetic, Curve, Efficiency, Gemm, experts_of, gemm_of
-from servekit.spec.kv import kv_reads, state_bytes
+from servekit.spec.kv import KvRead, kv_reads, state_bytes
 from servekit.spec.model import Share, rank_weights, stage_layers
+from servekit.spec.pages import indexed_layers
 
 STATE_SHARE = 0.8
 """Of the bandwidth that updates of states reach; a guess."""
@@ -45,7 +46,9 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Layers alike in what they see; `window` is infinite where they see everything."""
+    """Layers alike in what they see; `window` is infinite where they see everything, and as much as
+    an indexer chooses where there is one.
+    """
 
     layers: int
     window: float
@@ -185,10 +188,12 @@ def _launches(shape: Shape, here: range) -> int:
     one, gate and up are one.
     """
     mixer = 2 if shape.mla is None else 5
+    indexed = indexed_layers(shape)
     states = shape.state.layers if shape.state else ()
     shared = bool(shape.moe and shape.moe.shared_intermediate_size)
     return (
         mixer * sum(layer in here for layer in shape.attention_layers)
+        + 2 * sum(layer in here for layer in indexed)
         + 3 * sum(layer in here for layer in states)
         + 2 * sum(layer in here for layer in shape.dense_layers)
         + (1 + 2 * shared) * sum(layer in here for layer in shape.moe_layers)
@@ -196,26 +201,23 @@ def _launches(shape: Shape, here: range) -> int:
 
 
 def attention(config: Config, stage: int, efficiency: Efficiency | None) -> tuple[Attention, ...]:
-    """A row for each kind of attention layer of the stage."""
+    """A row for each kind of attention layer of the stage; the last is of an indexer, if any."""
     shape, hardware = config.model.shape, config.hardware
-    here = stage_layers(shape.layers, config.parallelism.pipeline)[stage]
-    windows = [shape.window(layer) for layer in shape.attention_layers if layer in here]
     fp8 = efficiency is None and config.kv.dtype == "fp8" and hardware.fp8_tflops is not None
     peak = rate(hardware, "fp8" if fp8 else "16bit")
-    decode_flops, prefill_flops = _pair_flops(shape, config.parallelism.tensor)
     best = math.exp(max(efficiency.prefill.log_y)) if efficiency else 1.0
     decode = decode_curve(config, efficiency)
     found = []
     for read in kv_reads(config, stage):
-        layers = windows.count(read.window)
+        decode_flops, prefill_flops = _pair_flops(shape, config.parallelism.tensor, read)
         window = math.inf if read.window is None else float(read.window)
         if shape.window_kind == "chunked":
             window /= 2  # a token is on average in the middle of its chunk
         found.append(
             Attention(
-                layers=layers,
+                layers=read.layers,
                 window=window,
-                layer_bytes=read.bytes_per_token / layers,
+                layer_bytes=read.bytes_per_token / read.layers,
                 byte_s=1 / (hardware.bandwidth_gb_s * 1e9),
                 decode_pair_s=decode_flops / peak / best,
                 prefill_pair_s=prefill_flops / peak,
@@ -233,17 +235,25 @@ def decode_curve(config: Config, efficiency: Efficiency | None) -> Curve:
     return efficiency.decode if config.kv.dtype in DTYPE_BYTES else efficiency.decode_narrow
 
 
-def _pair_flops(shape: Shape, tensor: int) -> tuple[float, float]:
+def _pair_flops(shape: Shape, tensor: int, read: KvRead) -> tuple[float, float]:
     """Operations of one query and one key, all heads of a rank, in decoding and in a prompt.
 
     Decoded queries of latent attention meet the latent vector itself, as key and as value; prompts
-    are computed with heads in full.
+    are computed with heads in full, except of chosen tokens, which are others for each query. An
+    indexer has all its heads on every rank.
     """
     heads = max(1.0, shape.heads / tensor)
-    value_dim = shape.value_head_dim or shape.head_dim
     if shape.mla is None:
-        both = 2 * heads * (shape.head_dim + value_dim)
+        sizes = shape.heads_of(full=read.window is None)
+        both = 2 * heads * (sizes.head_dim + sizes.value_head_dim)
         return both, both
+    chooser = shape.mla.indexer
+    if chooser is not None and read.part == "index":
+        scores = 2.0 * chooser.heads * chooser.head_dim
+        return scores, scores
     latent, rope = shape.mla.kv_lora_rank, shape.mla.rope_head_dim
+    absorbed = 2 * heads * (2 * latent + rope)
+    if chooser is not None:
+        return absorbed, absorbed
     full = shape.mla.nope_head_dim + rope + (shape.value_head_dim or shape.mla.nope_head_dim)
-    return 2 * heads * (2 * latent + rope), 2 * heads * full
+    return absorbed, 2 * heads * full

@@ -30,17 +30,20 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Split:
     """One rank's share: `tensor` parts of a layer, of the experts `experts` whole ones, each cut
-    into `expert_tensor` parts. `kv_heads` is what one rank holds of them.
+    into `expert_tensor` parts.
     """
 
     tensor: int
-    kv_heads: int
     experts: int
     expert_tensor: int
 
     def of(self, amount: int) -> int:
         """Rows or columns on one rank; at least one, for what cannot be cut is on every rank."""
         return -(-amount // self.tensor)
+
+    def of_kv_heads(self, heads: int) -> int:
+        """Whole key and value heads; with more ranks than heads they are replicated."""
+        return max(1, heads // self.tensor)
 
     def of_expert(self, width: int) -> int:
         return -(-width // self.expert_tensor)

@@ -79,6 +79,16 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     (
         "gemma4_text",
         {
+            **STREAMS,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 24,
+            "attention_bias": True,
+        },
+    ),
+    (
+        "gemma4_text",
+        {
             **NAMED,
             "top_k_experts": 2,
             "enable_moe_block": True,
@@ -121,6 +131,17 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v3", {**LATENT, **ROUTED, "attention_bias": True}),
     ("deepseek_v32", {**LATENT, **ROUTED, **INDEXER}),
     ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXER}),
+    ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXER, "index_topk_freq": 2}),
+    ("glm_moe_dsa", {**LATENT, **ROUTED, **INDEXER, "index_topk_pattern": "FSSF"}),
+    (
+        "mimo_v2_flash",
+        {
+            **ROUTED,
+            "v_head_dim": 12,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["dense", "sparse"] * 2,
+        },
+    ),
     ("glm4_moe", {**ROUTED, "attention_bias": True, "use_qk_norm": True}),
     ("dots1", {**ROUTED, "n_shared_experts": 1, "first_k_dense_replace": 1}),
     ("minimax_m2", LOCAL),

@@ -60,6 +60,17 @@ def shape(model_type: str, **changes: Any) -> Shape:
         ("qwen3_5_text", {"mtp_num_hidden_layers": 1}, {"mtp_layers": 1}),
         ("gemma3n_text", {"num_kv_shared_layers": 2}, {"shared_kv_layers": (2, 3)}),
         ("mimo_v2_flash", {"v_head_dim": 4, "head_dim": 8}, {"value_head_dim": 4}),
+        (
+            "mimo_v2_flash",
+            {"sliding_window": 8, "hybrid_layer_pattern": [0, 1, 1, 0]},
+            {"kv_heads": 4, "full_kv_heads": 2, "full_attention_layers": (0, 3)},
+        ),
+        ("gemma4_text", {}, {"full_head_dim": 512, "full_kv_heads": None}),
+        (
+            "gemma4_text",
+            {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+            {"full_keys_are_values": True, "full_kv_heads": 1, "kv_heads": 2},
+        ),
         ("lfm2", {"full_attn_idxs": [1]}, {"mlp_only_layers": (0, 2, 3)}),
         (
             "llama4_text",
@@ -146,6 +157,39 @@ def test_layers_with_a_state_have_no_keys_and_values(
     assert read.state is not None
     assert (read.state.kind, read.state.layers) == (kind, layers)
     assert not {*layers} & {*read.attention_layers}
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, (0, 1, 2, 3)),
+        ({"index_topk_freq": 2}, (0, 1, 3)),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 0}, (1, 3)),
+        ({"index_topk_pattern": "FSSF"}, (0, 3)),
+        ({"indexer_types": ["full", "shared", "full", "shared"]}, (0, 2)),
+    ],
+)
+def test_layers_without_an_indexer_take_what_another_chose(
+    changes: dict[str, Any], layers: tuple[int, ...]
+) -> None:
+    read = shape("glm_moe_dsa", **LATENT, **EXPERTS, **changes)
+    assert read.mla is not None
+    assert read.mla.indexer is not None
+    assert (read.mla.indexer.layers, read.mla.indexer.top_k) == (layers, 2048)
+
+
+def test_sliding_layers_of_other_widths_of_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"swa_v_head_dim \(8\) must be v_head_dim \(4\)"):
+        shape("mimo_v2_flash", v_head_dim=4, swa_v_head_dim=8, hybrid_layer_pattern=[0, 1, 1, 0])
+
+
+def test_more_query_heads_of_sliding_layers_are_counted_and_named() -> None:
+    some = {"layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 8}
+    plain = shape("step3p5", **some)
+    more = shape("step3p5", **some, attention_other_setting={"num_attention_heads": 6})
+    head_dim = plain.head_dim
+    assert more.other_parameters - plain.other_parameters == 2 * 32 * (2 * head_dim + 1) * 2
+    assert "sliding-window layers with other query heads" in " ".join(more.planned_only)
 
 
 def test_a_layer_of_nemotron_h_is_one_part_only() -> None:

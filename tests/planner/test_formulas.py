@@ -35,6 +35,14 @@ DEPLOYMENTS = {
     "windows and experts": "model=gpt_oss_20b hardware=h100",
     "chunks": "model=llama4_scout hardware=h200 parallelism=tp4 model.max_model_len=8192",
     "states": "model=qwen3_next_80b_a3b hardware=h100 parallelism=tp4",
+    "two kinds of layers": "model=gemma4_31b hardware=h200 model.max_model_len=32768",
+    "two kinds, not in groups": "model=gemma4_31b hardware=h200 kv.hybrid=false "
+    "model.max_model_len=32768",
+    "two kinds, padded": "model=gemma4_31b hardware=h200 model.shape.full_head_dim=320 "
+    "model.max_model_len=32768",
+    "an indexer": "model=deepseek_v3_2 hardware=h200 parallelism=tp8",
+    "an indexer that guesses": "model=deepseek_v3_2 hardware=b200 parallelism=tp8_pp2 "
+    "speculative=mtp kv.dtype=fp8",
     "a draft": "model=qwen2_5_7b hardware=a100_80g speculative=draft",
     "cpu": "+recipe=chat_smollm2",
     "static": "model=gemma3_270m scheduler=static",
@@ -94,6 +102,20 @@ def test_a_latent_vector_is_whole_on_every_rank() -> None:
     layer = by_name(composed("latent"))["a token in a layer"]
     assert layer.numbers == "(512 latent + 64 rope) x 2 bytes"
     assert layer.formula.endswith("every rank has it whole")
+
+
+def test_kinds_of_layers_have_a_formula_each() -> None:
+    found = by_name(composed("two kinds of layers"))
+    assert found["a token in a layer that slides"].value == 16384
+    assert found["a token in a layer that sees everything"].value == 8192
+    assert found["a block"].numbers == "10 layers x 32 tokens x 8,192 bytes"
+    assert "ceil(32,768 / 32)" in found["blocks of a request"].numbers
+
+
+def test_an_indexer_s_keys_are_in_a_block() -> None:
+    found = by_name(composed("an indexer"))
+    assert found["an indexer's key in a layer"].numbers == "128 x 2 bytes"
+    assert "61 layers x 16 tokens x 256 bytes of an index" in found["a block"].numbers
 
 
 def test_more_ranks_than_heads_have_one_each() -> None:

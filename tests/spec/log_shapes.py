@@ -24,12 +24,13 @@ def experts(
     }
 
 
-def latent(q_lora_rank: int | None = None) -> dict[str, int | None]:
+def latent(q_lora_rank: int | None = None) -> dict[str, Any]:
     return {
         "kv_lora_rank": 512,
         "q_lora_rank": q_lora_rank,
         "rope_head_dim": 64,
         "nope_head_dim": 128,
+        "indexer": None,
     }
 
 

@@ -13,12 +13,12 @@ from servekit.spec.kv import (
     KvLayout,
     KvRead,
     empty_layout,
-    head_bytes,
     kv_layout,
     kv_reads,
 )
 from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
+from servekit.spec.pages import head_bytes
 from tests.conftest import tiny_config, tiny_shape
 from tests.spec import log_shapes as models
 from tests.spec import shapes
@@ -31,7 +31,7 @@ def test_layers_that_share_another_s_cache_keep_nothing_and_read_all_the_same() 
     config = tiny_config(model={"shape": tiny_shape(shared_kv_layers=(2,))})
     layer = 2 * 2 * 8 * 4
     assert empty_layout(config).bytes_per_block == 16 * 2 * layer
-    assert kv_reads(config) == (KvRead(bytes_per_token=3.0 * layer, window=None),)
+    assert kv_reads(config) == (KvRead(bytes_per_token=3.0 * layer, window=None, layers=3),)
 
 
 def test_keys_and_values_may_differ_in_width() -> None:

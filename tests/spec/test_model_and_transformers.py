@@ -29,7 +29,7 @@ LATENT = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 6,
 }
-MLA = {"kv_lora_rank": 16, "rope_head_dim": 4, "nope_head_dim": 8}
+MLA = {"kv_lora_rank": 16, "rope_head_dim": 4, "nope_head_dim": 8, "indexer": None}
 LATENT_SHAPE = {"kv_heads": 4, "head_dim": 12, "value_head_dim": 6}
 MOE = {
     "experts": 8,

@@ -63,6 +63,20 @@ def test_latent_attention_reads_its_latent_and_computes_with_every_head() -> Non
     assert parts["scores"] == pytest.approx(27 * 2 * 16 * (2 * 512 + 64) * 1000 / 989e12)
 
 
+def test_chosen_tokens_bound_what_latent_attention_reads_and_computes() -> None:
+    bound = roofline(served("deepseek_v3_2", "h200", 8))
+    near, far = (bound.parts(1, context) for context in (2048, 102048))
+    assert far["kv"] - near["kv"] == pytest.approx(61 * 128 * 2 * 100000 / 4800e9, rel=1e-6)
+    index = 61 * 2 * 64 * 128 * 100000
+    assert far["scores"] - near["scores"] == pytest.approx(index / 989e12, rel=1e-6)
+
+
+def test_full_layers_compute_with_their_own_heads() -> None:
+    bound = roofline(served("gemma4_31b", "h200"))
+    near, far = (bound.parts(1, context)["scores"] for context in (1024, 11024))
+    assert far - near == pytest.approx(10 * 2 * 32 * 2 * 512 * 10000 / 989e12)
+
+
 def test_the_head_is_computed_for_the_last_token_of_a_prompt_only() -> None:
     bound = roofline(served("llama3_8b", "h100"))
     one, two = (bound.parts(0, 0, chunks)["compute"] for chunks in ([(64, 0)], [(32, 0)] * 2))

@@ -83,6 +83,17 @@ def test_latent_vectors_are_made_on_every_rank() -> None:
     assert 2 * two - one == 61 * 7168 * (1536 + 512 + 64)
 
 
+def test_an_indexer_is_whole_on_every_rank_and_half_of_it_stays_in_16_bits() -> None:
+    plain, indexed = (
+        rank_weights(served(model, "h200", 8, quantization={"weights": "fp8"})).attention
+        for model in ("deepseek_v3", "deepseek_v3_2")
+    )
+    queries, others = 1536 * 64 * 128, 7168 * (128 + 64)
+    assert indexed.parameters - plain.parameters == 61 * (queries + others)
+    scales = 64 * 128 * 4
+    assert indexed.bytes - plain.bytes == 61 * (queries + scales + 2 * others)
+
+
 def test_a_bias_added_after_the_sum_is_on_every_rank() -> None:
     biases = {"moe": None, "hidden_size": 32, "output_bias": True, "mlp_bias": True}
     split = {"tensor": 2}

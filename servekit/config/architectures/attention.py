@@ -18,6 +18,7 @@ def read_attention(draft: Draft) -> None:
         "kv_heads": kv_heads,
         "head_dim": _head_dim(draft, heads),
         "value_head_dim": None,
+        **ALIKE,
         "qkv_bias": draft.is_set(family.qkv_bias),
         "output_bias": draft.is_set(family.output_bias),
         "qk_norm": draft.is_set(family.qk_norm),
@@ -32,11 +33,19 @@ def read_attention(draft: Draft) -> None:
         draft.tree["value_head_dim"] = width
 
 
+ALIKE: dict[str, Any] = {
+    "full_kv_heads": None,
+    "full_head_dim": None,
+    "full_keys_are_values": False,
+}
+"""Keys and values are the same in all layers."""
+
 WITHOUT: dict[str, Any] = {
     "heads": 1,
     "kv_heads": 1,
     "head_dim": 2,
     "value_head_dim": None,
+    **ALIKE,
     "qkv_bias": False,
     "output_bias": False,
     "qk_norm": False,
@@ -66,6 +75,7 @@ def _read_latent(draft: Draft) -> None:
         "q_lora_rank": values.optional("q_lora_rank"),
         "rope_head_dim": rope,
         "nope_head_dim": nope,
+        "indexer": None,
     }
     tree["kv_heads"] = tree["heads"]
     tree["head_dim"] = nope + rope

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from servekit.config.architectures.family import Draft
+from servekit.errors import ConfigError
 
 
 def attention_gate(draft: Draft) -> None:
@@ -17,6 +18,20 @@ def head_gate(draft: Draft) -> None:
     """A gate of one number for each head."""
     draft.other += draft.attention_layers * draft.hidden * draft.tree["heads"]
     draft.note("an output gate in attention")
+
+
+def other_sliding_queries(draft: Draft) -> None:
+    """Sliding-window layers have query heads of another number (Step-3.5): with each a row of its
+    gate, and the same keys and values.
+    """
+    tree, values = draft.tree, draft.values
+    heads = values.inner("attention_other_setting").optional("num_attention_heads")
+    heads = values.optional("num_sliding_attention_heads") or heads
+    if heads and heads != tree["heads"]:
+        sliding = sum(kind == "sliding" for kind in draft.kinds)
+        each = draft.hidden * (2 * int(tree["head_dim"]) + 1)
+        draft.other += sliding * each * (heads - int(tree["heads"]))
+        draft.note("sliding-window layers with other query heads, computed as of the rest")
 
 
 def wide_qk_norm(draft: Draft) -> None:
@@ -65,18 +80,25 @@ def sinks(*kinds: str) -> Callable[[Draft], None]:
 
 
 def indexer(draft: Draft) -> None:
-    """Chooses the tokens that latent attention reads (DeepSeek-V3.2): queries from the compressed
-    ones, one key a token with a LayerNorm, a weight for each of its heads.
+    """Chooses the tokens that latent attention reads (DeepSeek-V3.2). GLM-5.2 has one in some of
+    its layers only, by a list or a rule; the others take what the one before them chose.
     """
-    values = draft.values
-    heads, width = values.count("index_n_heads"), values.count("index_head_dim")
-    types = values.get("indexer_types")
-    layers = draft.layers
-    if types is not None:
-        layers = sum(kind == "full" for kind in values.each("indexer_types", draft.layers) or [])
-    queries = values.count("q_lora_rank") * heads * width
-    draft.other += layers * (queries + draft.hidden * (width + heads) + 2 * width)
-    draft.note("an indexer that chooses the tokens attention reads; its keys are not in the cache")
+    values, mla = draft.values, draft.tree["mla"]
+    if mla is None:
+        return
+    every, first = values.count_or(1, "index_topk_freq"), 2
+    if values.found("index_skip_topk_offset"):
+        first = values.size("index_skip_topk_offset")
+    layers = [layer for layer in range(draft.layers) if max(layer - first + 1, 0) % every == 0]
+    marks = values.each("indexer_types", draft.layers) or values.word("index_topk_pattern")
+    if marks:
+        layers = [layer for layer, mark in enumerate(marks) if mark in ("full", "F")]
+    mla["indexer"] = {
+        "heads": values.count("index_n_heads"),
+        "head_dim": values.count("index_head_dim"),
+        "top_k": values.count_or(2048, "index_topk"),
+        "layers": layers,
+    }
 
 
 def block_indexer(draft: Draft) -> None:
@@ -186,18 +208,20 @@ def cross_attention(draft: Draft) -> None:
 
 
 def other_sliding_heads(draft: Draft) -> None:
-    """Sliding-window layers have key and value heads of their own (MiMo-V2-Flash).
-
-    Those of full attention are planned with: the window is short, so that they are nearly all.
-    """
+    """Sliding-window layers have key and value heads of their own (MiMo-V2-Flash)."""
     values, tree = draft.values, draft.tree
-    head_dim, heads = int(tree["head_dim"]), int(tree["kv_heads"])
-    value = int(tree["value_head_dim"] or head_dim)
-    own = values.count_or(2 * heads, "swa_num_key_value_heads") * (
-        values.count_or(head_dim, "swa_head_dim") + values.count_or(value, "swa_v_head_dim")
-    )
-    sliding = sum(kind == "sliding" for kind in draft.kinds)
-    extra = own - heads * (head_dim + value)
-    if extra:
-        draft.other += sliding * draft.hidden * extra
-        draft.note("sliding-window layers with other key and value heads, planned as of the rest")
+    if "sliding" not in draft.kinds:
+        return
+    heads, width = int(tree["kv_heads"]), int(tree["head_dim"])
+    value = tree["value_head_dim"]
+    tree |= {
+        "kv_heads": values.count_or(2 * heads, "swa_num_key_value_heads"),
+        "full_kv_heads": heads,
+        "head_dim": values.count_or(width, "swa_head_dim"),
+        "full_head_dim": width,
+    }
+    if (own := values.count_or(value or width, "swa_v_head_dim")) != (value or width):
+        raise ConfigError(
+            f"swa_v_head_dim ({own}) must be v_head_dim ({value or width}); write model.shape by "
+            "hand as the nearest model that is"
+        )

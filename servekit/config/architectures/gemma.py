@@ -35,22 +35,10 @@ def alternating_updates(draft: Draft) -> None:
 def wide_full_layers(draft: Draft) -> None:
     """Gemma 4: full-attention layers have heads of another width, and keys may be the values."""
     values, tree = draft.values, draft.tree
-    same = values.flag("attention_k_eq_v")
-    width, kv_heads = values.count_or(512, "global_head_dim"), int(tree["kv_heads"])
-    if same:
-        kv_heads = values.count_or(kv_heads, "num_global_key_value_heads")
-    shared = {*tree["shared_kv_layers"]}
-    full = [layer for layer, kind in enumerate(draft.kinds) if kind == "full"]
-    own = [layer for layer in full if layer not in shared]
-    heads, head_dim, hidden = int(tree["heads"]), int(tree["head_dim"]), draft.hidden
-    draft.other += len(full) * (2 * hidden * heads + 1) * (width - head_dim)
-    matrices = 1 if same else 2
-    keys = matrices * kv_heads * width - 2 * int(tree["kv_heads"]) * head_dim
-    draft.other += len(own) * (hidden * keys + width - head_dim)
-    draft.note(
-        f"full-attention layers with {kv_heads} key and value heads of {width}, planned with the "
-        f"{tree['kv_heads']} of {head_dim} of sliding ones"
-    )
+    tree["full_head_dim"] = values.count_or(512, "global_head_dim")
+    tree["full_keys_are_values"] = values.flag("attention_k_eq_v")
+    if tree["full_keys_are_values"]:
+        tree["full_kv_heads"] = values.optional("num_global_key_value_heads")
 
 
 def dense_beside_experts(draft: Draft) -> None:

@@ -105,7 +105,7 @@ SPARSE: dict[str, Family] = {
         router_bias=True,
         fixed=first_dense(3),
         notes=(UNIT_NORM,),
-        extras=(extras.head_gate,),
+        extras=(extras.head_gate, extras.other_sliding_queries),
     ),
     "afmoe": Family(
         windows="pattern",
