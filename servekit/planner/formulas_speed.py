@@ -121,7 +121,7 @@ def served_formulas(
     """TTFT and TPOT from steps, the batch from Little's law, throughput at full load."""
     step, curves, rate = engine.step, engine.curves, short(state.rate)
     decode = curves.at(curves.decode, state.seen)
-    added = curves.at(curves.added, state.seen)
+    added = engine.added(state)
     left, words = 1 - state.rate * added, "1 - requests/s x what one prompt adds to steps"
     numbers = f"1 - {rate} x {short(added)} s"
     yield served("time without prompts", words, numbers, left, "of each second", step)
@@ -160,7 +160,7 @@ def first_token(prediction: Prediction, engine: Replica, state: State) -> Formul
         SERVED,
         "time to first token, p95",
         "steps that carry a p95 prompt + waits: for the running step, for prompts before it "
-        "(Kingman), for a seat (Allen and Cunneen)",
+        "(GI/M/1, Kingman), for a seat (Allen and Cunneen)",
         f"{short(own)} + {short(whole - own)}",
         prediction.ttft_ms.p95 or whole,
         "ms",

@@ -1,9 +1,9 @@
 """Latency, throughput and goodput of a configuration under its declared workload.
 
-Closed forms, not a simulation. Bounds: Kingman's wait for prompts, exact for Poisson arrivals and
-long waits; every percentile of a sum is the sum of percentiles, as though a long prompt came in the
-worst moment. Approximations: Allen and Cunneen's wait for seats, exponential tails, a batch that
-varies as a Poisson count does, seats taken at the length that requests have at their end.
+Closed forms, not a simulation. Waits for prompts are exact for Poisson arrivals and for long waits;
+every percentile of a sum is the sum of percentiles, as though a long prompt came in the worst
+moment. Approximations: Allen and Cunneen's wait for seats, exponential tails, a batch that varies
+as a slowed Poisson count does, seats taken at the length that requests have at their end.
 """
 
 import math
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from servekit.config.schema import Config
 from servekit.planner import queueing
-from servekit.planner.steady import HALVINGS, Replica, State, carry, chunks, replica
+from servekit.planner.curves import carry, chunks
+from servekit.planner.steady import HALVINGS, Replica, State, replica
 from servekit.spec.kv import KvLayout
 from servekit.spec.latency import roofline
 
 METHOD = (
-    "queueing bounds: Little's law for the batch, Kingman for prompts, Allen and Cunneen for "
-    "seats; not simulated"
+    "queueing bounds: Little's law for the batch, GI/M/1 and Kingman for prompts, Allen and "
+    "Cunneen for seats; not simulated"
 )
 
 
@@ -129,68 +130,109 @@ def _ms(
 
 
 def ttft(engine: Replica, state: State, share: float) -> float:
-    """Seconds: the rest of the running step, the waits for prompts and for a seat, the prompt.
+    """Seconds: the rest of the running step, the prompts before or beside its own, the wait for a
+    seat, the prompt itself.
 
     A static batch is waited for to its end, and its prompts are computed before any answer.
     """
-    load, curves = engine.traffic, engine.curves
-    held = state.running / state.rate
-    period = held if engine.static else curves.at(curves.decode, state.seen)
+    load, held = engine.traffic, state.running / state.rate
+    period = held if engine.static else state.step
     residual = queueing.residual_quantile(period, -math.expm1(-state.running), share)
+    added = engine.added(state)
+    service = max(engine.share(state.running), added)
+    waiting = queueing.who_wait(state.rate * service, load.arrival_cv)
     for_prompts = queueing.delay_of_one(
-        state.prefill,
-        engine.share(state.running),
+        waiting,
+        service,
         arrival_cv=load.arrival_cv,
         service_cv=load.new_cv,
     )
-    for_seat = queueing.delay_of_many(
+    for_seat = engine.heavy * queueing.delay_of_many(
         engine.seats, state.running, held, arrival_cv=load.arrival_cv, service_cv=load.output_cv
     )
-    seats_taken = queueing.erlang_c(engine.seats, state.running)
+    seats_taken = queueing.erlang_c(
+        max(1, int(engine.seats / engine.heavy)), state.running / engine.heavy
+    )
     own = engine.prompt_seconds(state.running, share)
+    beside = 0.0 if engine.static else company(engine, state) * added
     return (
         residual
-        + queueing.wait_quantile(for_prompts, state.prefill, share)
+        + max(beside, queueing.wait_quantile(for_prompts, waiting, share))
         + queueing.wait_quantile(for_seat, seats_taken, share)
         + own * (max(1.0, state.running) if engine.static else 1.0)
     )
+
+
+def company(engine: Replica, state: State, later: float = 0.0) -> float:
+    """Prompts that are taken in with another: they came in the step that it came in, or while the
+    first of them was computed. With those that come up to so many seconds `later`.
+    """
+    together = state.step + engine.prompt_seconds(state.running, 0.5)
+    return queueing.followers(state.rate * (together + later), engine.traffic.arrival_cv)
 
 
 def tpot(engine: Replica, state: State, share: float) -> float:
     """Seconds, mean over one request: at a larger batch and with more prompts than usual.
 
     Requests come and go as in a queue without waiting: their number varies as a Poisson count,
-    times (1 + cv^2) / 2 for bursts. As many prompts interrupt a request as run beside it.
+    times (1 + cv^2) / 2 for bursts, and more as steps grow longer with it.
     """
     load, curves, each = engine.traffic, engine.curves, 1 / engine.step.tokens_per_step
     z, running = queueing.normal_quantile(share), state.running
-    larger = running + z * math.sqrt(running * (1 + load.arrival_cv**2) / 2)
-    seen = engine.seen(larger)
+    varies = running * (1 + load.arrival_cv**2) / 2 / (1 - engine.slowing(state))
+    seen = engine.seen(running + z * math.sqrt(varies))
     decode = curves.at(curves.decode, seen) * each
     if engine.static or not running:
         return decode
-    prompts = running + z * math.sqrt(running * (load.arrival_cv**2 + load.new_cv**2))
-    lost = prompts / engine.held(state.seen) * curves.at(curves.added, seen)
+    added = max(engine.added(state), curves.at(curves.added, seen))
+    lost = interrupted(engine, state, z) * added
     most = curves.at(curves.full, seen) * each
     return max(state.tpot, min(decode + lost, most))
 
 
+ANGLES = tuple((math.cos(part * math.pi / 8), math.sin(part * math.pi / 8)) for part in range(5))
+"""Shares of a deviation that two independent quantities have in it."""
+LONGER_STAYS = 4
+"""Times that a stay is found anew; below full load it hardly grows further."""
+
+
+def interrupted(engine: Replica, state: State, z: float) -> float:
+    """Prompts for each token of a request: many of them, or a short answer to bear them.
+
+    Both are `z` standard deviations from the usual together, in the direction that is worst. Counts
+    vary as Poisson's do, more in bursts and with long prompts; their roots are nearly normal. Who
+    is interrupted stays longer, and is interrupted more.
+    """
+    load, added, before = engine.traffic, engine.added(state), company(engine, state)
+    decode = max(0.0, 1 - state.rate * added) * state.tpot
+    worst = 0.0
+    for short, many in ANGLES:
+        tokens = max(1.0, load.answer_at(-z * short) - 1)
+        stays = tokens * state.tpot
+        for _ in range(LONGER_STAYS):
+            usual = company(engine, state, stays) - before
+            spread = math.sqrt(min(load.arrival_cv**2, 1 + usual) + load.new_cv**2) / 2
+            count = max(0.0, math.sqrt(usual) + z * many * spread) ** 2
+            stays = max(stays, tokens * decode + count * added)
+        worst = max(worst, count / tokens)
+    return worst
+
+
 def itl(engine: Replica, state: State, share: float) -> float:
-    """Seconds of one step: without a prompt, or with one if so many steps have one.
+    """Seconds of one step: without a prompt, or with some if so many steps have any.
 
     A static batch decodes without prompts between.
     """
     load, curves, step = engine.traffic, engine.curves, engine.step
-    decode, added = (curves.at(values, state.seen) for values in (curves.decode, curves.added))
-    room = engine.room(state.running)
-    carrying = state.rate * max(1.0, load.new_tokens / room) / step.pipeline
-    all_steps = max(0.0, 1 - state.rate * added) / decode
-    often = carrying / all_steps if all_steps else math.inf
+    decode = curves.at(curves.decode, state.seen)
+    room, others = engine.room(state.running), company(engine, state)
+    carrying = state.rate * max(1.0 / (1 + others), load.new_tokens / room)
+    often = carrying * state.step
     if engine.static or often <= 1 - share:
         return decode
     prompt = load.prompt_quantile(max(1e-9, 1 - (1 - share) / min(1.0, often)))
     past = load.cached(prompt)
-    chunk = min(room, (prompt - past) * max(1.0, often))
+    chunk = min(room, prompt - past + others * load.new_tokens)
     return max(decode, step.seconds(state.seen / step.pipeline, load.context, [(chunk, past)]))
 
 

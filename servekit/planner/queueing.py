@@ -10,6 +10,8 @@ from statistics import NormalDist
 _NORMAL = NormalDist()
 _HERMITE = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
 """Points and weights of the three-point Gauss-Hermite rule for a standard normal."""
+ROOT_HALVINGS = 24
+"""Of the interval in which a share of arrivals is sought."""
 
 
 def normal_quantile(probability: float) -> float:
@@ -48,17 +50,58 @@ def erlang_c(servers: int, load: float) -> float:
     return blocked / (1 - load / servers * (1 - blocked))
 
 
-def delay_of_one(
-    utilisation: float, service: float, *, arrival_cv: float, service_cv: float
-) -> float:
-    """Mean wait of those who wait before a single server; `utilisation` of arrivals do.
+def transform(rate: float, arrival_cv: float) -> float:
+    """Probability that the next arrival comes within an exponential time that sees `rate` arrivals
+    on average: the Laplace transform of gaps, which are gamma distributed with that spread.
+    """
+    if rate <= 0:
+        return 0.0
+    if arrival_cv == 0:
+        return math.exp(-1 / rate)
+    square = arrival_cv**2
+    return float((1 + square / rate) ** (-1 / square))
 
-    Their product is Kingman's wait: exact for Poisson arrivals (Pollaczek and Khinchine), an upper
-    bound in heavy traffic for others. Infinite from full load on.
+
+def followers(mean: float, arrival_cv: float) -> float:
+    """Arrivals that follow one of them within a time in which `mean` come on average.
+
+    The renewal function, of a time that is exponential: `mean` itself for Poisson arrivals; for
+    bursts at last (cv^2 - 1) / 2 more, since who arrives seldom arrives alone.
+    """
+    found = transform(mean, arrival_cv)
+    return found / (1 - found)
+
+
+def who_wait(utilisation: float, arrival_cv: float) -> float:
+    """Share of arrivals that find a single server busy.
+
+    The root of `x = transform(utilisation / (1 - x))`: exact for exponential service (GI/M/1), and
+    `utilisation` itself for Poisson arrivals, whatever the service.
     """
     if utilisation >= 1:
+        return 1.0
+    if arrival_cv == 1 or utilisation <= 0:
+        return max(0.0, utilisation)
+    low, high = 0.0, 1.0
+    for _ in range(ROOT_HALVINGS):
+        middle = (low + high) / 2
+        if transform(utilisation / (1 - middle), arrival_cv) > middle:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def delay_of_one(waiting: float, service: float, *, arrival_cv: float, service_cv: float) -> float:
+    """Mean wait of those who wait before a single server; the share `waiting` of arrivals do.
+
+    Their product is exact for Poisson arrivals (Pollaczek and Khinchine) and for exponential
+    service (GI/M/1), and Kingman's wait in heavy traffic. Infinite where all wait.
+    """
+    if waiting >= 1:
         return math.inf
-    return (arrival_cv**2 + service_cv**2) / 2 * service / (1 - utilisation)
+    spread = (arrival_cv**2 + service_cv**2) / (arrival_cv**2 + 1)
+    return spread * service / (1 - waiting)
 
 
 def delay_of_many(

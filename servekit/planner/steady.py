@@ -7,12 +7,12 @@ makes every number here grow with the rate.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from servekit.config.schema import Config
+from servekit.planner.curves import Curves, carry, chunks, curves, room
 from servekit.planner.traffic import Traffic, traffic
 from servekit.spec.kv import KvLayout
 from servekit.spec.latency import StepModel, step_model
@@ -20,31 +20,8 @@ from servekit.spec.latency import StepModel, step_model
 HALVINGS = 20
 """Of an interval in which a crossing is sought: to six digits."""
 
-MOST_PARTS = 16
-"""Prompts of a step that are told apart: of more, each is so short that its attention is little."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Seconds against the requests that decode together, at the points `batches`, from 0 on.
-
-    `decode`: a step without a prompt. `added`: what one prompt adds to steps, on average.
-    `full`: a step filled up with prompt tokens.
-    """
-
-    batches: tuple[float, ...]
-    decode: tuple[float, ...]
-    added: tuple[float, ...]
-    full: tuple[float, ...]
-
-    def at(self, values: tuple[float, ...], batch: float) -> float:
-        """Values that belong to the points, in between: on a straight line."""
-        right = min(bisect_right(self.batches, batch), len(self.batches) - 1)
-        if right == 0:
-            return values[0]
-        low, high = self.batches[right - 1], self.batches[right]
-        share = (batch - low) / (high - low)
-        return values[right - 1] + share * (values[right] - values[right - 1])
+MOST_SLOWING = 0.9
+"""Beyond it the batch is not in balance, and no closed form holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +33,8 @@ class State:
     seen: float
     tpot: float
     """Mean seconds for each output token after the first."""
+    step: float
+    """Mean seconds from one step of a request to its next."""
     prefill: float
     """Share of the time of a server of prompts, were there one, that is taken."""
 
@@ -69,6 +48,10 @@ class Replica:
     curves: Curves
     seats: int
     """With none there is no state to ask for, and no capacity."""
+    heavy: float
+    """Seats are room in the cache for requests of unlike sizes: as good as so many times fewer,
+    with so many times fewer requests (Hayward); 1 where the scheduler counts them.
+    """
     budget: int
     row: int
     """Tokens that a decoding request takes of the budget: one, and its guesses."""
@@ -117,11 +100,39 @@ class Replica:
         return self.traffic.new_tokens / self.room(decodes) * full / self.step.pipeline
 
     def tpot(self, seen: float, rate: float) -> float:
-        """Mean seconds for an output token; infinite where prompts take all the time."""
-        left = 1 - rate * self.curves.at(self.curves.added, seen)
+        """Mean seconds for an output token; infinite where prompts take all the time.
+
+        A step C is a decode step D and what its prompts add. Of p pipeline batches the fullest
+        decides: with `rate x C / p` prompts in each, C = D + e (rate C / p + the excess of the
+        fullest), a quadratic in the root of C; never more than if all prompts were in one batch.
+        """
+        pipeline, each = self.step.pipeline, self.curves.at(self.curves.added, seen)
+        decode = self.curves.at(self.curves.decode, seen)
+        left, excess = 1 - rate * each, pipeline * each * math.sqrt(rate) * fullest(pipeline)
         if left <= 0:
             return math.inf
-        return self.curves.at(self.curves.decode, seen) / self.step.tokens_per_step / left
+        root = (excess + math.sqrt(excess * excess + 4 * left * decode)) / (2 * left)
+        alone = 1 - rate * each * pipeline
+        step = min(root * root, decode / alone) if alone > 0 else root * root
+        return step / self.step.tokens_per_step
+
+    def added(self, state: State) -> float:
+        """Seconds that one prompt adds to steps in this state; with pipeline batches of which not
+        all carry prompts, more than in `curves`.
+        """
+        decode = self.curves.at(self.curves.decode, state.seen)
+        return max(0.0, 1 - decode / state.step) / state.rate
+
+    def slowing(self, state: State) -> float:
+        """By what share a token takes longer for each share that more requests run, below 1.
+
+        A batch that slows itself so is left more slowly, and varies more by 1 / (1 - this).
+        """
+        more = min(state.seen * 1.1, float(self.seats))
+        if more <= state.seen:
+            return 0.0
+        longer = self.tpot(more, state.rate) / state.tpot - 1
+        return max(0.0, min(MOST_SLOWING, longer / (more / state.seen - 1)))
 
     def steady(self, rate: float) -> State | None:
         """None where there is no steady state: seats or time for prompts do not suffice."""
@@ -142,16 +153,22 @@ class Replica:
             running=running,
             seen=seen,
             tpot=self.tpot(seen, rate),
+            step=self.tpot(seen, rate) * self.step.tokens_per_step,
             prefill=rate * self.share(running),
         )
 
     def served(self, running: float, seen: float) -> float:
         """Requests a second at which so many run: the least of two limits, decodes and prompts."""
-        held = self.held(seen)
-        each = self.curves.at(self.curves.added, seen) * running
-        each += held * self.curves.at(self.curves.decode, seen) / self.step.tokens_per_step
-        by_decodes = running / each if held else math.inf
-        return min(by_decodes, 1 / self.share(running))
+        held, pipeline = self.held(seen), self.step.pipeline
+        if not held:
+            return 1 / self.share(running)
+        prompts = running * self.step.tokens_per_step / held  # of a step, by Little's law
+        most = prompts + min(
+            pipeline * math.sqrt(prompts) * fullest(pipeline), (pipeline - 1) * prompts
+        )
+        step = self.curves.at(self.curves.decode, seen)
+        step += self.curves.at(self.curves.added, seen) * most
+        return min(prompts / step, 1 / self.share(running))
 
     def full(self) -> State:
         """The most requests a second: with every seat taken, or with prompts in every step."""
@@ -185,86 +202,18 @@ def replica(config: Config, layout: KvLayout) -> Replica:
         traffic=load,
         curves=curves(step, load, seats=seats, budget=scheduler.max_num_batched_tokens, row=row),
         seats=seats,
+        heavy=load.unevenness if held < scheduler.max_num_seqs else 1.0,
         budget=scheduler.max_num_batched_tokens,
         row=row,
         static=scheduler.policy == "static",
     )
 
 
-def curves(step: StepModel, load: Traffic, *, seats: int, budget: int, row: int) -> Curves:
-    """Each made to rise: what is lower at more requests is an edge of a table, and would let a
-    larger load look faster.
-
-    With pipeline stages the requests are dealt into as many batches, all on their way at once; a
-    prompt holds each of them up for the time that it takes one stage. Prompts add what they do
-    alone or, if that is less, as parts of full steps, where they share what a step costs anyway.
+def fullest(pipeline: int) -> float:
+    """Of counts in so many batches, how far the largest is above the mean, over the root of all of
+    them: of p Poisson counts of mean m it is about `sqrt(2 m ln p)`.
     """
-    batches, context, pipeline = batch_points(seats), load.context, step.pipeline
-    decode, added, full = [], [], []
-    for running in batches:
-        batch = running / pipeline
-        fits = room(budget, row * batch)
-        decode.append(step.seconds(max(1.0, batch), context))
-        full.append(step.seconds(batch, context, filled(load, fits)))
-        alone = interruption(step, load, max(1.0, batch), fits)
-        together = load.new_tokens / fits * max(0.0, full[-1] - decode[-1])
-        added.append(min(alone, together) / pipeline)
-    rising = [tuple(accumulate(values, max)) for values in (decode, added, full)]
-    return Curves(batches, *rising)
-
-
-def interruption(step: StepModel, load: Traffic, batch: float, fits: float) -> float:
-    """What a prompt adds to the steps that carry it, if it is alone in them; the mean over all."""
-    without, extra = step.seconds(batch, load.context), 0.0
-    for prompt, weight in load.prompts:
-        past = load.cached(prompt)
-        parts = chunks(prompt - past, past, fits)
-        steps = sum(count for count, _, _ in parts)
-        extra += weight * (carry(step, batch, load.context, parts) - steps * without)
-    return max(0.0, extra)
-
-
-def filled(load: Traffic, fits: float) -> list[tuple[float, float]]:
-    """A step's room filled with prompts, in no more parts than MOST_PARTS; tokens are as far into
-    their prompts as those of all prompts are on average.
-    """
-    count = min(MOST_PARTS, math.ceil(fits / load.new_tokens))
-    each = fits / count
-    return [(each, max(0.0, load.depth - each / 2))] * count
-
-
-def batch_points(seats: int) -> tuple[float, ...]:
-    """0, then 1, 1.5, 2, 3, 4, 6 ... up to the seats."""
-    points = [0.0]
-    power = 1.0
-    while power < seats:
-        points += [point for point in (power, 1.5 * power) if point < seats]
-        power *= 2
-    return (*points, float(seats)) if seats else (0.0,)
-
-
-def room(budget: int, taken: float) -> float:
-    return max(1.0, budget - taken)
-
-
-def chunks(tokens: float, past: float, most: float) -> list[tuple[float, float, float]]:
-    """(steps, tokens of each, tokens before each): as many full ones as there are, then the rest.
-
-    Full ones are said as one, halfway: attention costs grow in proportion to what is before.
-    """
-    whole = tokens // most
-    rest = tokens - whole * most
-    parts = [(whole, most, past + (whole - 1) * most / 2)] if whole else []
-    return [*parts, (1.0, rest, past + whole * most)] if rest > 0 else parts
-
-
-def carry(
-    step: StepModel, decodes: float, context: float, parts: list[tuple[float, float, float]]
-) -> float:
-    """Seconds of the steps that carry these chunks."""
-    return sum(
-        count * step.seconds(decodes, context, [(tokens, past)]) for count, tokens, past in parts
-    )
+    return math.sqrt(2 * math.log(pipeline) / pipeline)
 
 
 def first(true_from: Callable[[float], bool], points: tuple[float, ...]) -> float | None:

@@ -78,6 +78,21 @@ class Traffic:
         """Tokens that a request of mean lengths holds at its end."""
         return max(1, min(math.ceil(self.prompt + self.output), self.limit))
 
+    @cached_property
+    def unevenness(self) -> float:
+        """Mean square of the tokens that requests hold over the square of their mean, at least 1.
+
+        What a cache has room for varies as much more than a count of equal requests would.
+        """
+        spread = math.hypot(self.prompt * self.prompt_cv, self.output * self.output_cv)
+        return 1 + (spread / (self.prompt + self.output)) ** 2
+
+    def answer_at(self, deviations: float) -> float:
+        """Tokens of an answer that is so many standard deviations from the median one."""
+        sigma = math.sqrt(math.log1p(self.output_cv**2))
+        tokens = self.output * math.exp(sigma * (deviations - sigma / 2))
+        return min(max(1.0, tokens), float(self.limit))
+
     def longest_of(self, requests: float) -> float:
         """Tokens of the longest answer among so many, about: its median quantile."""
         probability = requests / (requests + 1)

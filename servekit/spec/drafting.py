@@ -8,8 +8,8 @@ from servekit.spec.arithmetic import arithmetic, plain
 from servekit.spec.collectives import NO_LINKS
 from servekit.spec.efficiency import FULL, Efficiency, experts_of, gemm_of
 from servekit.spec.model import RankWeights, Share, rank_weights
-from servekit.spec.pages import indexer_of
-from servekit.spec.stages import Attention, Products, Stage, attention, products_of
+from servekit.spec.pages import drafted_bytes_per_token, indexer_of
+from servekit.spec.stages import Attention, Products, Stage, attention, expert_load, products_of
 
 
 def tokens_per_step(speculative: SpeculativeConfig) -> float:
@@ -40,11 +40,11 @@ def draft_stage(config: Config, efficiency: Efficiency | None) -> Stage | None:
 
 
 def _draft_attention(config: Config, efficiency: Efficiency | None) -> Attention:
-    """All layers of the small model as one; its scores cost nothing beside its reading."""
+    """All layers of the small model as one, shared out; scores cost nothing beside reading."""
     return Attention(
         layers=1,
         window=float("inf"),
-        layer_bytes=float(config.speculative.draft_kv_bytes_per_token or 0),
+        layer_bytes=float(drafted_bytes_per_token(config)),
         byte_s=1 / (config.hardware.bandwidth_gb_s * 1e9),
         decode_pair_s=0.0,
         prefill_pair_s=0.0,
@@ -72,7 +72,8 @@ def _mtp_products(
     layer = products_of(one, kind, hardware, gemm, launches=5)
     if shape.moe is not None:
         hit = shape.moe.experts_per_token / shape.moe.experts
-        layer = replace(layer, token_s=layer.token_s * hit, hit=hit)
+        group = expert_load(config) if efficiency else 1.0
+        layer = replace(layer, token_s=layer.token_s * hit * group, hit=hit, group=group)
     table = held.head if held.head.bytes else held.embedding
     gemm = gemm_of(efficiency, plain(config))
     return layer, products_of(table, plain(config), hardware, gemm, launches=1)

@@ -169,7 +169,10 @@ def products_of(
 def _expert_products(
     config: Config, share: Share, kind: Arithmetic, efficiency: Efficiency | None, stage: int
 ) -> Products:
-    """Whole experts of all copies' tokens, or a part of every expert for this copy's tokens."""
+    """Whole experts of all copies' tokens, or a part of every expert for this copy's tokens.
+
+    At best the other copies are idle, and every rank of the group works for this one.
+    """
     shape, parallelism = config.model.shape, config.parallelism
     assert shape.moe is not None
     here = stage_layers(shape.layers, parallelism.pipeline)[stage]
@@ -177,10 +180,15 @@ def _expert_products(
     gemm = experts_of(efficiency, kind)
     whole = products_of(share, kind, config.hardware, gemm, launches=2 * layers)
     hit = shape.moe.experts_per_token / shape.moe.experts
-    group = parallelism.expert_group / parallelism.tensor
-    if efficiency and parallelism.expert > 1:
-        group *= IMBALANCE
+    group = expert_load(config) if efficiency else 1.0
     return replace(whole, token_s=whole.token_s * hit * group, hit=hit, group=group)
+
+
+def expert_load(config: Config) -> float:
+    """Tokens that come to the fullest rank's experts for each token of this copy."""
+    parallelism = config.parallelism
+    uneven = IMBALANCE if parallelism.expert > 1 else 1.0
+    return uneven * parallelism.expert_group / parallelism.tensor
 
 
 def _launches(shape: Shape, here: range) -> int:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from servekit.planner.curves import curves
 from servekit.planner.predict import Bounds, Latencies, Percentiles, Prediction
-from servekit.planner.steady import Replica, curves
+from servekit.planner.steady import Replica
 from servekit.planner.traffic import Traffic
 from servekit.spec.groups import LayerGroup
 from servekit.spec.kv import KvLayout
@@ -82,6 +83,7 @@ def fake_replica(
         traffic=load,
         curves=known,
         seats=seats,
+        heavy=1.0,
         budget=budget,
         row=row,
         static=static,

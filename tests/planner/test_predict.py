@@ -276,3 +276,27 @@ def test_an_8b_model_on_an_h100_puts_out_thousands_of_tokens_a_second() -> None:
 def test_the_roofline_of_an_8b_model_on_an_l4_is_above_fifty_milliseconds_a_token() -> None:
     _, found = of_recipe("chat_llama8b", "hardware=l4", "workload.request_rate=0.01")
     assert found.bounds.tpot_ms > 50.03
+
+
+def burst_times(arrival_cv: float) -> tuple[float, float]:
+    engine = fake_replica(arrival_cv=arrival_cv, output=5.0, output_cv=1.0)
+    state = engine.steady(1.0)
+    assert state is not None
+    return ttft(engine, state, 0.95), tpot(engine, state, 0.95)
+
+
+def test_bursts_make_first_tokens_and_further_ones_later_even_at_little_load() -> None:
+    calm, bursts = burst_times(1.0), burst_times(3.0)
+    assert bursts[0] > 1.2 * calm[0]
+    assert bursts[1] > calm[1]
+
+
+def test_short_answers_among_long_ones_bear_their_interruptions_alone() -> None:
+    spread = []
+    for output_cv in (0.0, 1.0):
+        step = FakeStep(token=0.0001)
+        engine = fake_replica(step, prompt=2000.0, budget=65_536, output_cv=output_cv, limit=99_999)
+        state = engine.steady(1.0)
+        assert state is not None
+        spread.append(tpot(engine, state, 0.95) / tpot(engine, state, 0.5))
+    assert spread[1] > 1.2 * spread[0]

@@ -10,10 +10,12 @@ from servekit.planner.queueing import (
     delay_of_many,
     delay_of_one,
     erlang_c,
+    followers,
     lognormal_points,
     lognormal_quantile,
     residual_quantile,
     wait_quantile,
+    who_wait,
 )
 
 
@@ -34,6 +36,26 @@ def test_one_server_waits_as_pollaczek_and_khinchine_say(
 ) -> None:
     delay = delay_of_one(utilisation, 1.0, arrival_cv=1, service_cv=service_cv)
     assert utilisation * delay == pytest.approx(wait)
+
+
+@given(st.floats(0.01, 0.99))
+def test_of_poisson_arrivals_as_many_wait_as_the_server_is_busy(utilisation: float) -> None:
+    assert who_wait(utilisation, 1.0) == utilisation
+    assert who_wait(utilisation, 1.0 + 1e-6) == pytest.approx(utilisation, abs=1e-4)
+
+
+@pytest.mark.parametrize(("arrival_cv", "waiting"), [(0.0, 0.2032), (1.0, 0.5), (3.0, 0.8800)])
+def test_arrivals_in_bursts_wait_for_each_other(arrival_cv: float, waiting: float) -> None:
+    assert who_wait(0.5, arrival_cv) == pytest.approx(waiting, abs=1e-3)
+
+
+@given(st.floats(0.001, 1000))
+def test_as_many_poisson_arrivals_follow_one_as_come_anyway(mean: float) -> None:
+    assert followers(mean, 1.0) == pytest.approx(mean)
+
+
+def test_in_bursts_of_cv_3_four_more_follow_at_last() -> None:
+    assert followers(1e4, 3.0) - 1e4 == pytest.approx((3**2 - 1) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

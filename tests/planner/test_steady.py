@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servekit.planner.steady import batch_points, chunks, first
+from servekit.planner.curves import batch_points, chunks
+from servekit.planner.steady import first
 from tests.planner.fakes import FakeStep, fake_replica
 
 RATES = st.floats(0.01, 40.0)
@@ -84,6 +85,28 @@ def test_pipeline_stages_work_on_as_many_batches_at_once() -> None:
     one = fake_replica(FakeStep(), output=1)
     two = fake_replica(FakeStep(pipeline=2), output=1)
     assert two.full().rate == pytest.approx(2 * one.full().rate, rel=1e-3)
+
+
+def test_a_prompt_now_and_then_holds_all_pipeline_batches_up_for_its_whole_way() -> None:
+    two = fake_replica(FakeStep(pipeline=2), prompt=200)
+    (rare,) = (two.state(0.01, 0.005),)
+    (each,) = {two.curves.at(two.curves.added, rare.seen)}
+    assert two.added(rare) == pytest.approx(2 * each, rel=1e-6)
+
+
+def test_prompts_in_every_pipeline_batch_hold_up_for_one_stage_each() -> None:
+    step = FakeStep(pipeline=2, base=1.0, token=0.0001)
+    two = fake_replica(step, prompt=200, seats=64, budget=4096)
+    often = two.state(30.0, 60.0)
+    each = two.curves.at(two.curves.added, often.seen)
+    assert each < two.added(often) < 1.5 * each
+
+
+def test_a_batch_that_slows_itself_varies_more() -> None:
+    slow = fake_replica(FakeStep(base=0.001, request=0.001))
+    steady = fake_replica(FakeStep(base=0.1, request=0.0))
+    assert slow.slowing(slow.state(1.0, 8.0)) > 0.5
+    assert steady.slowing(steady.state(1.0, 8.0)) == pytest.approx(0, abs=0.01)
 
 
 def test_a_prompt_fills_whole_steps_and_then_a_part_of_one() -> None:

@@ -40,3 +40,9 @@ def test_extra_layers_of_the_model_guess_with_its_head() -> None:
     draft = roofline(config).parts(1, 500)["draft"]
     head = 129280 / 8 * 7168 * 2 / 4800e9
     assert head < draft < 0.1 * roofline(config).seconds(1, 500)
+
+
+def test_a_small_model_is_shared_out_with_its_keys_and_values() -> None:
+    alone = roofline(served("llama3_8b", "h100", speculative=DRAFT))
+    shared = roofline(served("llama3_8b", "h100", 2, speculative=DRAFT))
+    assert shared.parts(64, 500)["draft"] == pytest.approx(alone.parts(64, 500)["draft"] / 2)

@@ -243,3 +243,12 @@ def test_a_thousand_steps_take_no_time() -> None:
     for _ in range(1000):
         step.seconds(31.5, 1500.0, [(512.0, 100.0)])
     assert time.perf_counter() - began < 0.1
+
+
+def test_at_best_the_ranks_of_idle_copies_compute_experts_for_the_one_that_is_not() -> None:
+    alone = roofline(served("qwen3_30b_a3b", "h200"))
+    helped = roofline(served("qwen3_30b_a3b", "h200", parallelism={"data": 8, "expert": 8}))
+    prompt = [(4096.0, 0.0)]
+    experts = 48 * 3 * 768 * 2048 * 8 * 2 * 4096 / 989e12
+    saved = alone.parts(0, 0, prompt)["compute"] - helped.parts(0, 0, prompt)["compute"]
+    assert saved == pytest.approx(experts * 7 / 8, rel=1e-3)

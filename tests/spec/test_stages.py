@@ -2,7 +2,8 @@
 
 import pytest
 
-from servekit.spec.latency import roofline
+from servekit.spec.latency import roofline, step_model
+from servekit.spec.stages import IMBALANCE
 from tests.conftest import tiny_shape
 from tests.spec.served import served
 
@@ -86,10 +87,11 @@ def test_the_head_is_computed_for_the_last_token_of_a_prompt_only() -> None:
 def test_whole_experts_of_many_copies_see_the_tokens_of_all_copies() -> None:
     alone = served("qwen3_30b_a3b", "h100")
     shared = served("qwen3_30b_a3b", "h100", parallelism={"tensor": 1, "data": 8, "expert": 8})
-    few, many = (roofline(config).stages[0].products[1] for config in (alone, shared))
+    few, many = (step_model(config).stages[0].products[1] for config in (alone, shared))
     assert many.read_s == pytest.approx(few.read_s / 8)
-    assert (few.group, many.group) == (1, 8)
-    assert many.token_s == pytest.approx(few.token_s)
+    assert (few.group, many.group) == (1, pytest.approx(8 * IMBALANCE))
+    assert many.token_s == pytest.approx(few.token_s * IMBALANCE)
+    assert roofline(shared).stages[0].products[1].group == 1
 
 
 def test_a_step_of_two_stages_passes_through_both() -> None:
