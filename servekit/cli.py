@@ -5,11 +5,11 @@ same grammar. A verb imports what it needs when it runs: `servekit --help` impor
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from servekit import output
 from servekit.errors import ConfigError, ServekitError
 
 CFG = ("job", "hydra", "all")
@@ -141,8 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 if all is well, 1 if we failed, 2 if configuration or plan are refused."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
+    output.opened()
     try:
-        return _run(parse(words))
+        return output.flushed(_run(parse(words)))
     except ServekitError as error:
         if as_json:
             body = {"message": error.message, "type": error.kind, "code": error.code}
@@ -151,9 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OSError as error:
+        return output.failed(error)
 
 
 def parse(arguments: Sequence[str]) -> Line:

@@ -13,6 +13,7 @@ HEAVY = {"torch", "triton", "transformers", "litestar", "zmq"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "output": set(),
     "config": {"errors"},
     "spec": {"config"},
     "scheduler": {"config"},

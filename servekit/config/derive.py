@@ -7,6 +7,7 @@ from typing import Any
 
 from servekit.config import hf, machine, site
 from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves, select
+from servekit.config.paths import expanded
 from servekit.config.problems import Problem, with_value
 from servekit.errors import ConfigError
 
@@ -50,6 +51,13 @@ def _read(tree: Tree, path: str) -> Any:
     return value
 
 
+def _read_as(kind: Any, tree: Tree, path: str) -> Any:
+    value = _read(tree, path)
+    if not isinstance(value, kind):
+        raise Unknown
+    return value
+
+
 def _checkpoint(tree: Tree) -> tuple[str, dict[str, Any]]:
     path = select(tree, ("model", "config"))
     if path is None:
@@ -60,7 +68,7 @@ def _checkpoint(tree: Tree) -> tuple[str, dict[str, Any]]:
 
 
 def _folder(tree: Tree) -> Path:
-    path = Path(_checkpoint(tree)[0]).expanduser().resolve()
+    path = expanded(_checkpoint(tree)[0]).resolve()
     return path.parent if path.is_file() else path
 
 
@@ -97,16 +105,15 @@ def _of_source(key: str, otherwise: str) -> Callable[[Tree], Any]:
         quantized = select(tree, ("model", "quantized"))
         if quantized == AUTO:
             raise Unknown
-        return quantized[key] if isinstance(quantized, Mapping) else otherwise
+        return _read(quantized, key) if isinstance(quantized, Mapping) else otherwise
 
     return value
 
 
 def _by_speed(tree: Tree, sizes: tuple[int, int, int]) -> int:
     """A size for a CPU or a small GPU, for a large one, and for the largest."""
-    tflops = 0 if _read(tree, "hardware.kind") == "cpu" else _read(tree, "hardware.bf16_tflops")
-    if not isinstance(tflops, int | float):
-        raise Unknown
+    on_cpu = _read(tree, "hardware.kind") == "cpu"
+    tflops = 0 if on_cpu else _read_as(int | float, tree, "hardware.bf16_tflops")
     return sizes[0] if tflops < 450 else sizes[1] if tflops < 1200 else sizes[2]
 
 
@@ -117,17 +124,15 @@ def _step_tokens(tree: Tree) -> int:
 
 
 def _seats(tree: Tree) -> int:
-    tokens = _read(tree, "scheduler.max_num_batched_tokens")
-    if not isinstance(tokens, int):
-        raise Unknown
+    tokens: int = _read_as(int, tree, "scheduler.max_num_batched_tokens")
     return min(_by_speed(tree, (256, 1024, 1024)), tokens)
 
 
 def _constants(tree: Tree) -> dict[str, Any] | None:
     return site.constants_for(
-        _read(tree, "hardware.name"),
-        _read(tree, "parallelism.tensor"),
-        _read(tree, "parallelism.pipeline"),
+        _read_as(str, tree, "hardware.name"),
+        _read_as(int, tree, "parallelism.tensor"),
+        _read_as(int, tree, "parallelism.pipeline"),
         model=site.model_key(_read(tree, "model.name"), _read(tree, "quantization.weights")),
     )
 
@@ -243,7 +248,7 @@ def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
                 value = {name: inner for name, inner in value.items() if name not in given}
             layered.merge(path, value, _origin(rule, layered.tree))
     for key, value in leaves(layered.tree):
-        if value == AUTO and key not in RULES:
+        if value == AUTO and key not in RULES and layered.origins[key].kind != "derived":
             open_keys.add(key)
             message = f"auto is not allowed here; it is at {', '.join(RULES)}"
             problems.append(_problem(key, message, layered.origins[key]))

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from servekit.config.base import Form
+from servekit.config.base import LEAST, MOST, Form
 from servekit.config.schema import Config
 
 SUFFIXES = {
@@ -124,6 +124,10 @@ def _flat(metadata: list[Any]) -> list[Any]:
 def _limits(metadata: list[Any]) -> Iterator[str]:
     for item in metadata:
         match item:
+            case Ge(ge=limit) if limit == LEAST:
+                yield "more than 0"
+            case Le(le=limit) if limit == MOST:
+                continue
             case Ge(ge=limit):
                 yield f"at least {limit}"
             case Gt(gt=limit):

@@ -48,7 +48,16 @@ def search_folders(config_dir: str | None, conf: Path | None = None) -> list[Pat
 
 def options(group: str, folders: list[Path]) -> list[str]:
     """Names that may follow `group=`."""
-    return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+    found = (file for folder in folders for file in (folder / group).glob("*.yaml"))
+    return sorted({file.stem for file in found if is_file(file)})
+
+
+def is_file(path: Path) -> bool:
+    """Not for a link that leads nowhere, or to itself."""
+    try:
+        return path.is_file()
+    except (OSError, RuntimeError):
+        return False
 
 
 def groups(folders: list[Path]) -> list[str]:
@@ -62,7 +71,7 @@ def first_comment(group: str, option: str, folders: list[Path]) -> str:
     for folder in folders:
         file = folder / group / f"{option}.yaml"
         if file.is_file():
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             comments = [line[1:].strip() for line in lines if line.startswith("#")]
             return next((line for line in comments if not line.startswith("@package")), "")
     return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from servekit.config.architectures import quantized, reader
+from servekit.config.paths import expanded, read_text
 from servekit.errors import ConfigError
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -22,11 +23,9 @@ def read_config(path: str) -> dict[str, Any]:
 
     Raises ConfigError if it is not there or not JSON.
     """
-    file = Path(path).expanduser()
-    if file.is_dir():
-        file = file / "config.json"
+    file = expanded(path)
     config = _json(file)
-    beside = file.with_name(BESIDE)
+    beside = (file / BESIDE) if file.is_dir() else file.with_name(BESIDE)
     if config.get("quantization_config") is None and beside.is_file():
         found = _json(beside)
         config["quantization_config"] = {"quant_method": "modelopt", **_inner(found, beside)}
@@ -42,7 +41,8 @@ def _inner(found: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        loaded = json.loads(file.read_text(encoding="utf-8"))
+        file = file / "config.json" if file.is_dir() else file
+        loaded = json.loads(read_text(file))
     except OSError as error:
         raise ConfigError(
             f"{str(file)!r} cannot be read ({error.strerror}); model.config is a Hugging Face "

@@ -7,6 +7,7 @@ Hydra decides which files make up a configuration and in which order; merging th
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from servekit.config.origins import place
 from servekit.config.problems import Problem
 
 VERSION_BASE = "1.3"
+LONGEST_KEY = 200
+MOST_DEEP = 20
 RECIPE = "recipe"
 
 
@@ -87,8 +90,8 @@ class Library:
         parsed, problems = [], []
         for word in words:
             try:
-                if word.lstrip("+~").startswith("="):
-                    raise HydraException("there is no key before =")
+                if complaint := _unreadable(word):
+                    raise HydraException(complaint)
                 parsed += self._parser.parse_overrides([word])
             except HydraException as error:
                 problems.append(Problem("word", word, self._not_a_word(word, error), (), True))
@@ -153,6 +156,10 @@ class Library:
             return [], [self._missing(error, choices)]
         except yaml.MarkedYAMLError as error:
             return [], [_not_yaml(error)]
+        except RecursionError:
+            places = tuple(place(file) for file in self._chosen_files(choices))
+            text = "a file that is read refers to itself, or nests too deep"
+            return [], [Problem("option", "defaults", text, places)]
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             return [], [self._not_composable(error)]
 
@@ -181,7 +188,9 @@ class Library:
         places = [
             place(file, number)
             for file in self._chosen_files(choices)
-            for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), start=1)
+            for number, line in enumerate(
+                Path(file).read_text("utf-8", "replace").splitlines(), start=1
+            )
             if re.search(rf"(?<![\w.-]){re.escape(option)}(?![\w.-])", line)
         ]
         if group in self.groups:
@@ -222,6 +231,17 @@ def _no_option(group: str, option: str, options: list[str]) -> str:
     meant = nearest(option, options)
     guess = f"did you mean {meant}? There" if meant else "there"
     return f"{group} has no {option!r}; {guess} are {', '.join(options)}"
+
+
+def _unreadable(word: str) -> str | None:
+    """What Hydra's parser would not get to the end of."""
+    key, _, value = word.lstrip("+~").partition("=")
+    if not key and "=" in word:
+        return "there is no key before ="
+    if len(key) > LONGEST_KEY:
+        return f"its key has {len(key)} letters"
+    depths = accumulate((letter in "[{(") - (letter in "]})") for letter in value)
+    return "it nests too deep" if max(depths, default=0) > MOST_DEEP else None
 
 
 def _grammar(word: str, error: HydraException) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, Dtype, Group
+from servekit.config.base import Count, CountOrZero, Dtype, Group
 
 
 class Indexer(Group):
@@ -36,7 +36,7 @@ class Moe(Group):
     experts: Count = Field(description="routed experts of a layer")
     experts_per_token: Count = Field(description="of them, how many a token passes through")
     intermediate_size: Count = Field(description="width of one routed expert")
-    shared_intermediate_size: Annotated[int, Field(ge=0)] = Field(
+    shared_intermediate_size: CountOrZero = Field(
         description="width of all shared experts of a layer together; 0: none"
     )
     shared_gate: bool = Field(description="a gate of one output scales the shared experts")

@@ -1,5 +1,6 @@
 """What is wrong with a configuration, all at once, each with its place."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from servekit.config.base import LEAST, MOST
 from servekit.config.describe import allowed, kinds_with, nearest_key, siblings
 from servekit.config.origins import Origin, leaves, select
 from servekit.errors import ConfigError
@@ -108,6 +110,11 @@ def _known_part(key: str, tree: Mapping[str, Any]) -> str:
 
 
 def _hint(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if MOST < value < math.inf:
+            return "; no number is above 10^12"
+        if 0 < value < LEAST:
+            return "; what is not 0 is at least 10^-12"
     return '; write "auto" only where a rule derives it' if value == "auto" else ""
 
 

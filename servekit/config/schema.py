@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, Dtype, Form, Group, PositiveFloat
+from servekit.config.base import Count, Dtype, FloatOrZero, Form, Gib, Group, PositiveFloat
 from servekit.config.rules import impossible
 from servekit.config.shape import Shape
 from servekit.config.targets import (
@@ -156,7 +156,7 @@ class KvConfig(Group):
     hybrid: bool = Field(
         description="sliding-window and chunked layers keep only what they can still see"
     )
-    memory_gib: PositiveFloat | None = Field(description="size of the KV cache, GiB")
+    memory_gib: Gib | None = Field(description="size of the KV cache, GiB")
     capacity_tokens: Count | None = Field(description="size of the KV cache, tokens")
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = Field(
         description="size of the KV cache as a share of what is free after the weights"
@@ -181,7 +181,7 @@ class HardwareConfig(Group):
     device_names: tuple[str, ...] = Field(
         description="how drivers report it: a device matches if its name contains one of these"
     )
-    memory_gib: PositiveFloat = Field(description="memory a process sees on one device, GiB")
+    memory_gib: Gib = Field(description="memory a process sees on one device, GiB")
     threads: Count | None = Field(description="CPU threads of the engine; null on a GPU")
     bandwidth_gb_s: PositiveFloat = Field(description="of the device's memory, 10^9 bytes/s")
     bf16_tflops: PositiveFloat = Field(description="dense, 16-bit, 10^12 operations/s")
@@ -215,7 +215,7 @@ class HardwareConfig(Group):
 class ServerConfig(Group):
     host: str = Field(min_length=1, description="address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(description="port; 0 takes a free one")
-    drain_s: Annotated[float, Field(ge=0)] = Field(
+    drain_s: FloatOrZero = Field(
         description="after SIGTERM, seconds that running requests may take to finish"
     )
     max_body_mib: PositiveFloat = Field(description="largest request body, MiB")

@@ -4,9 +4,10 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, Group, PositiveFloat
+from servekit.config.base import Count, CountOrZero, Group, Layers, PositiveFloat
 from servekit.config.parts import Mla, Moe, State
 
+Factor = Annotated[float, Field(ge=1, le=1e6)]
 ROPE_KIND = "how rotary frequencies are scaled for a longer context; default: not at all"
 
 
@@ -18,13 +19,13 @@ class DefaultRope(Group):
 class LinearRope(Group):
     kind: Literal["linear"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="positions are divided by this")
+    factor: Factor = Field(description="positions are divided by this")
 
 
 class Llama3Rope(Group):
     kind: Literal["llama3"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="low frequencies are divided by this")
+    factor: Factor = Field(description="low frequencies are divided by this")
     low_freq_factor: PositiveFloat = Field(description="below this many turns: divided")
     high_freq_factor: PositiveFloat = Field(description="above this many turns: left alone")
     original_max_position_embeddings: Count = Field(description="context before scaling, tokens")
@@ -33,7 +34,7 @@ class Llama3Rope(Group):
 class YarnRope(Group):
     kind: Literal["yarn"] = Field(description=ROPE_KIND)
     theta: PositiveFloat = Field(description="base of the rotary frequencies")
-    factor: Annotated[float, Field(ge=1)] = Field(description="how much longer the context became")
+    factor: Factor = Field(description="how much longer the context became")
     original_max_position_embeddings: Count = Field(description="context before scaling, tokens")
     beta_fast: PositiveFloat = Field(description="turns above which a frequency is left alone")
     beta_slow: PositiveFloat = Field(description="turns below which a frequency is divided")
@@ -66,7 +67,7 @@ class Shape(Group):
     and MLP; the rest, and whatever `planned_only` names, is for the planner alone.
     """
 
-    layers: Count = Field(description="decoder layers")
+    layers: Layers = Field(description="decoder layers")
     hidden_size: Count = Field(description="width of the residual stream")
     heads: Count = Field(description="query heads")
     kv_heads: Count = Field(description="key and value heads; divides heads")
@@ -125,11 +126,11 @@ class Shape(Group):
     mla: Mla | None = Field(description="latent attention; null: plain keys and values")
     moe: Moe | None = Field(description="mixture of experts; null: one MLP a layer")
     state: State | None = Field(description="layers with a state of fixed size; null: none")
-    mtp_layers: Annotated[int, Field(ge=0)] = Field(
+    mtp_layers: Annotated[int, Field(ge=0, le=100)] = Field(
         description="layers after the last that guess further tokens; held with speculative.method"
         "=mtp only"
     )
-    other_parameters: Annotated[int, Field(ge=0)] = Field(
+    other_parameters: CountOrZero = Field(
         description="parameters outside the decoder, such as a vision tower; kept in 16 bits"
     )
     planned_only: tuple[str, ...] = Field(

@@ -12,14 +12,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from servekit.config.paths import expanded, is_there, read_text
+from servekit.config.targets import Constants
 from servekit.errors import ConfigError
 
 VARIABLE = "SERVEKIT_SITE"
 OF_ONE_MODEL = ("weights_ratio", "graphs_gib")
+ANEW = "remove it and store them anew with servekit plan --from-log"
 
 
 def folder() -> Path:
-    return Path(os.environ.get(VARIABLE) or "~/.config/servekit/site").expanduser()
+    return expanded(os.environ.get(VARIABLE) or "~/.config/servekit/site")
 
 
 def model_key(name: str, weights: str) -> str:
@@ -40,10 +45,9 @@ def constants_for(
     `model` is a model with its weight format. Raises ConfigError for a file that `store` did not
     write.
     """
-    file = file_for(hardware, tensor, pipeline)
-    if not file.is_file():
+    models = _read(file_for(hardware, tensor, pipeline))
+    if not models:
         return None
-    models = _read(file)
     if model in models:
         return models[model]
     newest = models[list(models)[-1]]
@@ -58,7 +62,7 @@ def store(
     Raises ConfigError where there is no room for it or no right to it.
     """
     file = file_for(hardware, tensor, pipeline)
-    models = _read(file) if file.is_file() else {}
+    models = _read(file)
     models.pop(model, None)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,15 +77,28 @@ def store(
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """Trees by model; none where there is no file. Raises ConfigError for what `store` did not
+    write."""
     try:
-        loaded = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}; remove it or store it anew") from None
-    trees = loaded.values() if isinstance(loaded, dict) else ()
-    if not trees or not all(isinstance(tree, dict) for tree in trees):
+        if not is_there(file):
+            return {}
+        loaded = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{file} does not hold constants by model; remove it and store them anew with "
-            "servekit plan --from-log"
-        )
+            f"{file} cannot be read: {reason}; remove it, give another folder in {VARIABLE}, or "
+            "plan without it by calibration=none"
+        ) from None
+    if not loaded or not isinstance(loaded, dict):
+        raise ConfigError(f"{file} does not hold constants by model; {ANEW}")
+    for model, tree in loaded.items():
+        try:
+            Constants.model_validate(tree, strict=True)
+        except ValidationError as error:
+            key = ".".join(map(str, error.errors()[0]["loc"]))
+            raise ConfigError(
+                f"{file} does not hold constants by model: {key or 'what is there'} of {model!r} "
+                f"is wrong; {ANEW}"
+            ) from None
     models: dict[str, dict[str, Any]] = loaded
     return models

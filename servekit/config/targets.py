@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, Group, PositiveFloat
+from servekit.config.base import Count, CountOrZero, GibOrZero, Group, PositiveFloat, Spread
 
 
 class SpeculativeConfig(Group):
@@ -12,7 +12,9 @@ class SpeculativeConfig(Group):
         description="who guesses tokens ahead: earlier text, a small model, or the model's own "
         "extra layers"
     )
-    tokens: Annotated[int, Field(ge=0)] = Field(description="tokens guessed before each step")
+    tokens: Annotated[int, Field(ge=0, le=100)] = Field(
+        description="tokens guessed before each step"
+    )
     acceptance: Annotated[float, Field(ge=0, le=1)] = Field(
         description="share of guesses that hold, each given those before it"
     )
@@ -57,14 +59,14 @@ class WorkloadConfig(Group):
     """The traffic that is planned for; lengths are log-normal with these means."""
 
     request_rate: PositiveFloat = Field(description="requests a second, over all copies")
-    arrival_cv: Annotated[float, Field(ge=0)] = Field(
+    arrival_cv: Spread = Field(
         description="spread of the times between requests over their mean; 1: Poisson"
     )
     prompt_tokens: Count = Field(description="tokens of a prompt, on average")
-    prompt_cv: Annotated[float, Field(ge=0)] = Field(description="its spread over its mean")
+    prompt_cv: Spread = Field(description="its spread over its mean")
     output_tokens: Count = Field(description="tokens of an answer, on average")
-    output_cv: Annotated[float, Field(ge=0)] = Field(description="its spread over its mean")
-    shared_prefix_tokens: Annotated[int, Field(ge=0)] = Field(
+    output_cv: Spread = Field(description="its spread over its mean")
+    shared_prefix_tokens: CountOrZero = Field(
         description="tokens at the start of every prompt that are the same"
     )
 
@@ -89,10 +91,10 @@ class Constants(Group):
     activations_ratio: PositiveFloat | None = Field(
         description="measured activations over planned ones; null: the log does not say"
     )
-    runtime_gib: Annotated[float, Field(ge=0)] | None = Field(
+    runtime_gib: GibOrZero | None = Field(
         description="context, libraries and collectives, GiB; null: the log does not say"
     )
-    graphs_gib: Annotated[float, Field(ge=0)] | None = Field(
+    graphs_gib: GibOrZero | None = Field(
         description="captured graphs, GiB; null: the log does not say, or is of another model"
     )
 

@@ -9,9 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servekit.config.paths import plain_file
 from servekit.errors import ConfigError
 
-SIZE = r"(-?[\d,]+(?:\.\d+)?) ?([GM])i?B"
+SIZE = r"(-?\d[\d,]{0,8}(?:\.\d+)?) ?([GM])i?B"
+"""No more digits than a size has: a longer row of them is no size."""
+
+LONG = r"\d[\d,]{0,15}(?![\d,])"
 RANK_SIZES: tuple[tuple[str, str], ...] = (
     ("weights", rf"(?:Model loading|Loading model weights) took {SIZE}"),
     ("weights", rf"model weights take +{SIZE}"),
@@ -47,15 +51,15 @@ RANK_SIZES: tuple[tuple[str, str], ...] = (
 """A size of one rank, by the sentences that say it; the digits and the letter of the unit."""
 
 NUMBERS: tuple[tuple[str, str], ...] = (
-    ("num_blocks", r"# (?!CPU)\w+ blocks: ?([\d,]+)"),
-    ("kv_tokens", r"KV cache size: ?([\d,]+) tokens"),
-    ("kv_tokens", r"KV cache: planned [\d,]+ tokens, measured ([\d,]+) tokens"),
-    ("concurrency_tokens", r"Maximum concurrency for ([\d,]+) tokens"),
-    ("concurrency", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x"),
-    ("tensor", r"\btensor_parallel_size'?[=:] ?(\d+)"),
-    ("pipeline", r"\bpipeline_parallel_size'?[=:] ?(\d+)"),
-    ("step_tokens", r"\bmax_num_batched_tokens'?[=:] ?(\d+)"),
-    ("seats", r"\bmax_num_seqs'?[=:] ?(\d+)"),
+    ("num_blocks", rf"# (?!CPU)\w+ blocks: ?({LONG})"),
+    ("kv_tokens", rf"KV cache size: ?({LONG}) tokens"),
+    ("kv_tokens", rf"KV cache: planned [\d,]+ tokens, measured ({LONG}) tokens"),
+    ("concurrency_tokens", rf"Maximum concurrency for ({LONG}) tokens"),
+    ("concurrency", rf"Maximum concurrency for [\d,]+ tokens per request: ({LONG}(?:\.\d+)?)x"),
+    ("tensor", r"\btensor_parallel_size'?[=:] ?(\d{1,15})(?!\d)"),
+    ("pipeline", r"\bpipeline_parallel_size'?[=:] ?(\d{1,15})(?!\d)"),
+    ("step_tokens", r"\bmax_num_batched_tokens'?[=:] ?(\d{1,15})(?!\d)"),
+    ("seats", r"\bmax_num_seqs'?[=:] ?(\d{1,15})(?!\d)"),
 )
 """A number of the whole engine; the least of those that several processes print."""
 
@@ -92,7 +96,7 @@ class BootLog:
             self.forget()
         for name, pattern in NUMBERS_OF:
             if found := pattern.search(line):
-                value = float(found[1].replace(",", "").rstrip("."))
+                value = float(found[1].replace(",", ""))
                 self.engine[name] = min(value, self.engine.get(name, value))
         sizes = {
             name: gib(found[1], found[2])
@@ -140,7 +144,7 @@ def read_log(path: Path) -> BootLog:
 
 def lines_of(path: Path) -> Iterator[str]:
     """Those that may say something, without colours; a line without an end comes in pieces."""
-    with path.open("rb") as stream:
+    with plain_file(path).open("rb") as stream:
         pieces: Iterable[bytes] = iter(lambda: stream.readline(LONGEST_LINE), b"")
         for piece in pieces:
             lower = piece.lower()

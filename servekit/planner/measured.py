@@ -147,9 +147,14 @@ def constants(config: Config, found: Measured, source: str, *, same_steps: bool)
         source=source,
         weights_ratio=ratio(found.weights, book.weights.bytes),
         activations_ratio=ratio(activations, book.activations.bytes),
-        runtime_gib=None if found.runtime is None else round(found.runtime, 4),
-        graphs_gib=found.graphs,
+        runtime_gib=not_negative(found.runtime),
+        graphs_gib=not_negative(found.graphs),
     )
+
+
+def not_negative(size_gib: float | None) -> float | None:
+    """A log may say less than nothing, of memory that another process gave back meanwhile."""
+    return None if size_gib is None else max(0.0, round(size_gib, 4))
 
 
 def ratio(found: float | None, planned_bytes: int) -> float | None:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from servekit.config.folders import options
 from servekit.config.library import RECIPE, Library
 from servekit.errors import ConfigError
 from servekit.planner.sides import Source
 
 CONF = "conf"
+TOP = "."
 LINK = b"120000"
 """Mode of a symbolic link in a tree of git."""
 
@@ -73,6 +75,8 @@ def source_at(repo: Repository, revision: str) -> Iterator[Source]:
         root = Path(folder).resolve()
         _extract(repo, sha, root)
         read = root / repo.folder
+        if read.exists() and not read.is_dir():
+            raise ConfigError(f"{repo.folder} is no folder at {revision}; --config-dir names one")
         if repo.added:
             read.mkdir(parents=True, exist_ok=True)
             yield Source(revision, Library(str(read)), root)
@@ -88,7 +92,7 @@ def source_at(repo: Repository, revision: str) -> Iterator[Source]:
 def recipes(source: Source, repo: Repository) -> list[str]:
     """Recipes that come from the revision, not from elsewhere on the search path."""
     assert source.root is not None, "a revision has a folder"
-    return sorted(file.stem for file in (source.root / repo.folder / RECIPE).glob("*.yaml"))
+    return options(RECIPE, [source.root / repo.folder])
 
 
 def _extract(repo: Repository, sha: str, root: Path) -> None:
@@ -125,8 +129,8 @@ def _listed(repo: Repository, sha: str, path: str) -> list[bytes]:
 
 
 def _literal(paths: Sequence[str]) -> list[str]:
-    """As they are: no `*` of a folder's name is a pattern."""
-    return [f":(top,literal){path}" for path in paths]
+    """As they are: no `*` of a folder's name is a pattern. The top is all, without a name."""
+    return [] if TOP in paths else [f":(top,literal){path}" for path in paths]
 
 
 def _git(folder: Path, *arguments: str) -> bytes:

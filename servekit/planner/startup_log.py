@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.config import site
+from servekit.config.paths import expanded
 from servekit.config.schema import Config
 from servekit.errors import ConfigError
 from servekit.planner.boot_lines import BootLog, read_log
@@ -37,7 +38,7 @@ STEP_KEYS = {"step_tokens": "max_num_batched_tokens", "seats": "max_num_seqs"}
 def main(path: str, composed: "Composed", as_json: bool) -> int:
     """0 once the constants are stored. Raises ConfigError for a log that says nothing of this."""
     config = composed.config
-    log = read_log(Path(path).expanduser())
+    log = read_log(expanded(path))
     found = measured(log, config)
     check(path, log, found, config)
     notes = differing_steps(log, config)

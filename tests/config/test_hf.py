@@ -231,7 +231,7 @@ def test_what_the_decoder_computes_needs_no_phrase() -> None:
         ({"rope_scaling": 3}, "rope_scaling must be an object; it is 3"),
         ({"num_attention_heads": -4}, "num_attention_heads must be at least 1"),
         ({"attention_bias": "yes"}, "attention_bias must be true or false; it is 'yes'"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 4096"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 1024"),
         ({"layer_types": ["odd"] * 4}, "layer_types names 'odd'"),
         ({"is_encoder_decoder": True}, "has an encoder; only decoders are served"),
         ({"model_type": "zamba2"}, "has attention and a state in the same layer"),

@@ -224,3 +224,18 @@ def test_a_link_out_of_the_repository_is_not_followed(repo: Path, tmp_path: Path
     commit(repo, "new")
     with pytest.raises(ConfigError, match="cannot be read"):
         main(["old", "new"], None, as_json=True, markdown=False, fail_on=None)
+
+
+def test_the_top_of_a_repository_may_be_the_folder(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe(repo / "recipe", "own", 64)
+    commit(repo, "new")
+    assert statuses(report(capsys, "old", "new", config_dir=".")) == {"own": "added"}
+
+
+def test_a_file_is_no_folder_of_recipes(repo: Path) -> None:
+    (repo / "note").write_text("x")
+    commit(repo, "new")
+    with pytest.raises(ConfigError, match="note is no folder at new"):
+        main(["new", "new"], "note", as_json=True, markdown=False, fail_on=None)

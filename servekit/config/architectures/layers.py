@@ -5,6 +5,7 @@ from typing import Any
 
 from servekit.config.architectures.family import Draft
 from servekit.config.architectures.values import Values
+from servekit.config.base import MOST_LAYERS
 from servekit.errors import ConfigError
 
 KINDS = {
@@ -31,8 +32,6 @@ KINDS = {
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letters of hybrid_override_pattern (Nemotron-H)."""
-
-MOST_LAYERS = 4096
 
 
 def number_of_layers(values: Values) -> int:

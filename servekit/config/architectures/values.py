@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servekit.config.base import MOST
 from servekit.errors import ConfigError
-
-MOST = 10**12
-"""Above any number of a model; a larger one is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)

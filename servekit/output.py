@@ -1,0 +1,31 @@
+"""Standard output that is closed, full or read no further: one sentence and no traceback."""
+
+import errno
+import os
+import sys
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def opened() -> None:
+    """Where a shell closed a stream, what is said goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def flushed(code: int) -> int:
+    """Now, where what cannot be written is still told, and not when Python exits."""
+    sys.stdout.flush()
+    return code
+
+
+def failed(error: OSError) -> int:
+    """The exit code after output that could not be written; raises `error` if it is another."""
+    if not isinstance(error, BrokenPipeError) and error.errno not in UNWRITABLE:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 141
+    print(f"servekit: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return 1
