@@ -71,15 +71,15 @@ def _serve(line: Line) -> int:
 
 def _plan(line: Line) -> int:
     from servekit.config.compose import jobs, load
-    from servekit.planner.page import main as plan
-    from servekit.planner.sweep import main as sweep
+    from servekit.planner.pages.page import main as plan
+    from servekit.planner.pages.sweep import main as sweep
 
     if not line.sweep:
         composed = load(line.words, line.config_dir)
         if (log := line.options.get("--from-log")) is not None:
             if "--explain" in line.options:
                 raise ConfigError("--from-log and --explain are two pages; ask for one")
-            from servekit.planner.startup_log import main as read_log
+            from servekit.planner.startup.startup_log import main as read_log
 
             return read_log(log, composed, line.as_json)
         return plan(composed, line.as_json, explain="--explain" in line.options)
@@ -100,7 +100,7 @@ def _explain(line: Line) -> int:
 def _models(line: Line) -> int:
     if line.config_dir or line.sweep:
         raise ConfigError("models takes no --config-dir and no -m; SERVEKIT_CONFIG_PATH adds some")
-    from servekit.planner.models import main as models
+    from servekit.planner.catalogue.models import main as models
 
     return models(line.words, line.as_json)
 
@@ -108,7 +108,7 @@ def _models(line: Line) -> int:
 def _diff(line: Line) -> int:
     if line.sweep:
         raise ConfigError("diff compares two configurations; -m is for `servekit plan -m ...`")
-    from servekit.planner.diff import main as diff
+    from servekit.planner.diff.diff import main as diff
 
     return diff(
         line.words,
@@ -122,7 +122,7 @@ def _diff(line: Line) -> int:
 def _doctor(line: Line) -> int:
     if line.words or line.config_dir or line.sweep:
         raise ConfigError("doctor looks at this machine; it takes no words but --json")
-    from servekit.planner.doctor import main as doctor
+    from servekit.planner.machine.doctor import main as doctor
 
     return doctor(line.as_json)
 

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each package may import besides itself and `errors`; `cli` may import any."""
 
 PURE = ["errors", "config", "spec", "scheduler", "planner", "telemetry"]
-MAY_DEFER = {("planner.models", "model"), ("planner.files", "model")}
+MAY_DEFER = {("planner.catalogue.models", "model"), ("planner.catalogue.files", "model")}
 """Imports inside a function that cross an arrow: `servekit models fetch` needs `model.sources`, and
 the cache knows where it keeps a file."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from servekit.config.schema import Config
-from servekit.planner.predict import Prediction
+from servekit.planner.prediction.predict import Prediction
 
 
 @dataclass(frozen=True, slots=True)

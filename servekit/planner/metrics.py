@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servekit.planner.outcome import Outcome
-from servekit.planner.predict import Prediction
+from servekit.planner.prediction.predict import Prediction
 from servekit.spec.model import GIB
 
 Better = Literal["higher", "lower"]

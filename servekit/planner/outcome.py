@@ -9,9 +9,9 @@ from servekit.config.schema import Config, QuantizationConfig
 from servekit.config.shape import Shape
 from servekit.config.targets import SpeculativeConfig
 from servekit.planner.capability import refusals
+from servekit.planner.catalogue.files import find, weights_on_disk
 from servekit.planner.cost import Cost, cost
-from servekit.planner.files import find, weights_on_disk
-from servekit.planner.predict import Prediction, predict
+from servekit.planner.prediction.predict import Prediction, predict
 from servekit.planner.slo import SloLine, judge
 from servekit.spec.kv import KvLayout
 from servekit.spec.memory import Ledger, ledger

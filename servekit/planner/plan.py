@@ -6,8 +6,8 @@ from typing import Any
 
 from servekit.config.origins import Origin
 from servekit.config.schema import Config
-from servekit.planner.advice import Advice
-from servekit.planner.advice import advise as find
+from servekit.planner.advice.advice import Advice
+from servekit.planner.advice.advice import advise as find
 from servekit.planner.outcome import Outcome, assess
 from servekit.planner.plan_json import outcome_json
 from servekit.planner.warnings import warnings

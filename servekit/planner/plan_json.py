@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from servekit.planner.outcome import Outcome
-from servekit.planner.predict import Percentiles, Prediction
+from servekit.planner.prediction.predict import Percentiles, Prediction
 from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB, parameters
 

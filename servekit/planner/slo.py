@@ -5,7 +5,7 @@ from typing import Literal
 
 from servekit.config.schema import Config
 from servekit.planner.cost import Cost
-from servekit.planner.predict import Prediction
+from servekit.planner.prediction.predict import Prediction
 from servekit.spec.latency import roofline
 
 Verdict = Literal["meets", "misses", "impossible", "unsure"]

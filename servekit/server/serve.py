@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from servekit.planner.gate import check
-from servekit.planner.page import show
+from servekit.planner.pages.page import show
 from servekit.planner.plan import plan
 from servekit.spec.hardware import devices
 

@@ -4,9 +4,9 @@ from fractions import Fraction
 from typing import Any
 
 from servekit.config.library import Library
-from servekit.planner.difference import Change, Leaf, Pair, compare
+from servekit.planner.diff.difference import Change, Leaf, Pair, compare
+from servekit.planner.diff.sides import Side, Source, side
 from servekit.planner.metrics import Better
-from servekit.planner.sides import Side, Source, side
 
 BASE = "+recipe=chat_llama8b"
 

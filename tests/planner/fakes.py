@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servekit.planner.curves import curves
-from servekit.planner.predict import Bounds, Latencies, Percentiles, Prediction
-from servekit.planner.steady import Replica
-from servekit.planner.traffic import Traffic
+from servekit.planner.prediction.curves import curves
+from servekit.planner.prediction.predict import Bounds, Latencies, Percentiles, Prediction
+from servekit.planner.prediction.steady import Replica
+from servekit.planner.prediction.traffic import Traffic
 from servekit.spec.groups import LayerGroup
 from servekit.spec.kv import KvLayout
 

@@ -14,9 +14,9 @@ from servekit.config.compose import load
 from servekit.config.hf import read_config
 from servekit.config.problems import InvalidConfig
 from servekit.errors import ConfigError
-from servekit.planner.boot_lines import read_log
-from servekit.planner.measured import constants, measured
 from servekit.planner.plan import plan
+from servekit.planner.startup.boot_lines import read_log
+from servekit.planner.startup.measured import constants, measured
 
 RECIPE = "+recipe=chat_llama8b"
 

@@ -1,0 +1,217 @@
+"""Two plans beside each other: what changed, by how much, and what of it is more than the band."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import hypot
+from typing import Any, Literal
+
+from servekit.config.compose import settle
+from servekit.config.origins import Layered, leaves
+from servekit.errors import ConfigError
+from servekit.planner.diff.attribution import Attribution, Figures, attribute, causes, chosen
+from servekit.planner.diff.dangers import notes
+from servekit.planner.diff.sides import Side
+from servekit.planner.metrics import Better, Family, Metric, metrics
+from servekit.planner.outcome import assess
+
+Status = Literal["changed", "unchanged", "added", "removed", "invalid"]
+
+RESOLUTION = 0.02
+"""A modelled number does not tell apart what differs by less than this share of it."""
+
+ROUNDING = 0.001
+"""Nor an exact one what differs by less than this share: a block more or less."""
+
+MODEL_OF: dict[Family, tuple[str, ...]] = {
+    "memory": ("hardware", "model.shape", "model.dtype", "quantization", "parallelism"),
+    "speed": (
+        *("hardware", "model.shape", "model.dtype", "quantization", "parallelism"),
+        "speculative",
+    ),
+    "price": (),
+}
+"""Keys that choose the part of the model a number comes from, so that its error changes too."""
+
+NO_MODEL = {"hardware.usd_per_hour", "hardware.name", "hardware.device_names"}
+"""Keys of those groups that only name things or are prices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value of the resolved configuration that is another one now; null also where none is.
+
+    `cause` is what it belongs to in `Change.by`; None for a value that follows by a rule.
+    """
+
+    key: str
+    before: Any
+    after: Any
+    origin: str
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric before and after; `band` is the half-width around `delta`, see `band_of`."""
+
+    name: str
+    before: float | None
+    after: float | None
+    band: float
+    unit: str
+    better: Better | None
+    by: Mapping[str, Fraction]
+
+    @property
+    def delta(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def significant(self) -> bool:
+        """Larger than its band; a value that appears or vanishes is."""
+        if self.delta is None:
+            return self.before is not self.after
+        return abs(self.delta) > self.band
+
+    @property
+    def worse(self) -> bool:
+        """Significantly; of what is neither better nor worse, nothing is."""
+        if not self.significant or self.better is None or self.before is None:
+            return False
+        return self.delta is None or (self.delta < 0) == (self.better == "higher")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One deployment on both sides; a side is None where there is no such recipe."""
+
+    name: str
+    before: Side | None
+    after: Side | None
+    leaves: tuple[Leaf, ...] = ()
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        if "invalid" in (side.verdict for side in (self.before, self.after) if side):
+            return "invalid"
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "removed"
+        return "changed" if self.leaves else "unchanged"
+
+    @property
+    def verdicts(self) -> tuple[str | None, str | None]:
+        return (
+            None if self.before is None else self.before.verdict,
+            None if self.after is None else self.after.verdict,
+        )
+
+    def change(self, name: str) -> Change:
+        return next(change for change in self.changes if change.name == name)
+
+
+def band_of(before: Metric, after: Metric, changed: Sequence[str]) -> float:
+    """Half-width of the interval around the difference of two predictions.
+
+    Where the same part of the model gives both, they err alike: the error of the difference is the
+    relative band of it, the larger of the two. Where a key of `MODEL_OF` changed, the errors are
+    taken as independent, and add as squares. Never less than what rounding or the model resolves.
+    """
+    if before.value is None or after.value is None:
+        return 0.0
+    size = max(abs(before.value), abs(after.value))
+    if not (before.band or after.band):
+        return ROUNDING * size
+    apart = any(
+        key == part or key.startswith(part + ".")
+        for part in MODEL_OF[before.family]
+        for key in changed
+        if key not in NO_MODEL
+    )
+    if apart:
+        return max(hypot(before.band, after.band), RESOLUTION * size)
+    relative = max(metric.band / abs(metric.value) for metric in (before, after) if metric.value)
+    return max(relative * abs(after.value - before.value), RESOLUTION * size)
+
+
+def compare(name: str, before: Side | None, after: Side | None) -> Pair:
+    """Where both are valid and differ, each effect has its causes; else what there is to say."""
+    changed = list(_leaves(before, after))
+    one, two = _metrics(before), _metrics(after)
+    keys = [leaf.key for leaf in changed]
+    shared = _attribution(before, after) if changed else None
+    valid = all(side.plan for side in (before, after) if side)
+    changes = tuple(
+        Change(
+            name=key,
+            before=one[key].value if one else None,
+            after=two[key].value if two else None,
+            band=band_of(one[key], two[key], keys) if one and two else 0.0,
+            unit=metric.unit,
+            better=metric.better,
+            by=shared.by[key] if shared else {},
+        )
+        for key, metric in ((two or one or {}) if valid else {}).items()
+    )
+    return Pair(
+        name=name,
+        before=before,
+        after=after,
+        leaves=tuple(_with_cause(leaf, shared) for leaf in changed),
+        changes=changes,
+        notes=tuple(notes(before, after)),
+        idle=shared.idle if shared else (),
+        because=shared.because if shared else (),
+    )
+
+
+def _metrics(side: Side | None) -> dict[str, Metric] | None:
+    return metrics(side.plan) if side and side.plan else None
+
+
+def _leaves(before: Side | None, after: Side | None) -> Iterator[Leaf]:
+    """Of two valid configurations, what differs once everything is derived; by key."""
+    if not (before and before.composed and after and after.composed):
+        return
+    old = dict(leaves(before.composed.config.model_dump(mode="json")))
+    new = dict(leaves(after.composed.config.model_dump(mode="json")))
+    for key in sorted({**old, **new}):
+        if old.get(key) != new.get(key):
+            origin = after.origin(key) if key in new else before.origin(key)
+            yield Leaf(key, old.get(key), new.get(key), origin, None)
+
+
+def _with_cause(leaf: Leaf, shared: Attribution | None) -> Leaf:
+    cause = next(
+        (
+            cause.name
+            for cause in (shared.causes if shared else ())
+            if any(leaf.key == key or leaf.key.startswith(key + ".") for key in cause.keys)
+        ),
+        None,
+    )
+    return Leaf(leaf.key, leaf.before, leaf.after, leaf.origin, cause)
+
+
+def _attribution(before: Side | None, after: Side | None) -> Attribution | None:
+    if not (before and before.layered and after and after.layered):
+        return None
+    base, head = chosen(before.layered), chosen(after.layered)
+
+    def file_name(path: str) -> str:
+        return after.clean(before.clean(path))
+
+    return attribute(base, head, causes(base, head, file_name), figures)
+
+
+def figures(tree: Layered) -> Figures | None:
+    """The plan of a mixture; None where the schema or a rule refuses it."""
+    try:
+        made = assess(settle(tree).config)
+    except ConfigError:
+        return None
+    return Figures(made.verdict, {name: metric.value for name, metric in metrics(made).items()})
