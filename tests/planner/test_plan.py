@@ -145,7 +145,8 @@ def test_a_plan_with_its_search_takes_a_fraction_of_a_second(words: str) -> None
 
 def test_planning_loads_no_torch() -> None:
     code = (
-        "import sys, servekit.planner.pages.page, servekit.planner.gate, servekit.planner.catalogue.models; "
+        "import sys, servekit.planner.pages.page, servekit.planner.gate\n"
+        "import servekit.planner.catalogue.models\n"
         "print([name for name in ('torch', 'hydra', 'transformers') if name in sys.modules])"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -147,8 +147,11 @@ def attribute(
     ]
     if at(everything - _keys(idle)) != after:
         idle = []  # they do something together
-    active = [cause for cause in parts if cause not in idle]
-    without = {cause.name: at(everything - cause.keys) for cause in active}
+    few = len(parts) <= EXACT_CAUSES  # then every mixture is looked at, and idle shares are zero
+    active = parts if few else [cause for cause in parts if cause not in idle]
+    by = {name: _shares(name, active, at) for name in before.values}
+    idle = [cause for cause in idle if not any(cause.name in shares for shares in by.values())]
+    without = {cause.name: at(everything - cause.keys) for cause in parts if cause not in idle}
     return Attribution(
         causes=tuple(parts),
         idle=tuple(cause.name for cause in idle),
@@ -157,7 +160,7 @@ def attribute(
             for name, outcome in without.items()
             if before.verdict != after.verdict and outcome and outcome.verdict != after.verdict
         ),
-        by={name: _shares(name, active, at) for name in before.values},
+        by=by,
     )
 
 

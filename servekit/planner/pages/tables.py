@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.planner.advice.advice import Advice
+from servekit.planner.capability import cannot_run
 from servekit.planner.pages.bars import FILLS, STYLES
 from servekit.planner.plan import Plan
 from servekit.planner.prediction.predict import Prediction
@@ -155,9 +156,12 @@ EFFECTS = (
 def advice_table(made: Plan) -> Table:
     """The words to paste, and what they change."""
     table = Table.grid(padding=(0, 1))
+    runs = not cannot_run(made.config)
     for item in made.advice:
         words = Text(" ".join(item.overrides), style="bold cyan")
         words.append(f": {effects(item)}", style="not bold default")
+        if item.planned_only and runs:  # else a warning has said so of the whole deployment
+            words.append(", which this release only plans", style="not bold default")
         table.add_row("+", words)
     return table
 
@@ -170,6 +174,4 @@ def effects(item: Advice) -> str:
         for name, form, unit in EFFECTS
         if name in item.effect and (name in before or name == "max_concurrency")
     ]
-    if item.planned_only:
-        said.append("which this release only plans")
     return ", ".join(said)

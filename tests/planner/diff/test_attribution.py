@@ -138,6 +138,17 @@ def test_leaves_of_one_file_that_was_edited_are_causes_of_their_own() -> None:
     assert named(base, head) == {"kv.dtype": {"kv.dtype"}, "kv.size": {"kv.size"}}
 
 
+def test_a_leaf_that_moves_only_mixtures_in_between_has_its_share() -> None:
+    def score(v: dict[str, int]) -> int:
+        # c undoes b: neither at the start nor at the end does b show
+        return v["a.x"] + (2 if v["a.x"] and v["b.y"] and not v["c.z"] else 0)
+
+    before, after = dict.fromkeys(("a.x", "b.y", "c.z"), 0), dict.fromkeys(("a.x", "b.y", "c.z"), 1)
+    found = shared(before, after, score)
+    assert found.idle == ()
+    assert found.by["m"]["b.y"] == Fraction(1, 3)
+
+
 def test_null_here_and_a_mapping_there_is_one_cause() -> None:
     base, head = tree({"m.state": None}), tree({"m.state.kind": "x", "m.state.size": 1})
     assert named(base, head) == {"m.state": {"m.state", "m.state.kind", "m.state.size"}}
