@@ -13,6 +13,11 @@ from servekit.spec.model import GIB
 WORTH_SAYING = 1.1
 """A capacity that is more than this many times as large is worth a line."""
 
+BUSY = 0.6
+"""Share of the capacity from which the closed forms are known to promise too much."""
+
+BURSTY = 1.5
+
 LARGE_SAMPLER = 0.02
 """Of the device: what half of the sampler takes is named from this share on."""
 
@@ -29,6 +34,7 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     yield from step_and_windows(config, outcome.ledger)
     yield from sampler(config, outcome.ledger)
     yield from overload(outcome)
+    yield from waits(outcome)
     yield from near(outcome)
 
 
@@ -113,6 +119,23 @@ def overload(outcome: Outcome) -> Iterator[str]:
             f"workload.request_rate={rate:g} is more than the {most:.3g} requests "
             "a second that it serves at full load: the queue grows without end"
         )
+
+
+def waits(outcome: Outcome) -> Iterator[str]:
+    """Where closed forms are known to promise too much: a simulation has longer waits."""
+    config, made = outcome.config, outcome.prediction
+    if made is None or made.utilization is None or not made.stable or made.utilization < BUSY:
+        return
+    parallelism, asked = config.parallelism, f"{100 * made.utilization:.0f} % of the capacity"
+    if made.seats < config.scheduler.max_num_seqs * parallelism.data:
+        yield (
+            f"{asked} is asked for, and the cache has room for {made.seats} requests of this "
+            "workload: the wait for room in it may be several times what these bounds say"
+        )
+    bursts = config.workload.arrival_cv > BURSTY
+    if bursts or parallelism.pipeline > 1:
+        what = "in bursts" if bursts else f"of {parallelism.pipeline} stages"
+        yield f"{asked} is asked for, {what}: times may be half as much again as these bounds say"
 
 
 def near(outcome: Outcome) -> Iterator[str]:

