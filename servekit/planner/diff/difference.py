@@ -1,7 +1,7 @@
 """Two plans beside each other: what changed, by how much, and what of it is more than the band."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import hypot
 from typing import Any, Literal
@@ -13,12 +13,14 @@ from servekit.planner.diff.attribution import Attribution, Figures, attribute, c
 from servekit.planner.diff.dangers import notes
 from servekit.planner.diff.sides import Side
 from servekit.planner.metrics import Better, Family, Metric, metrics
-from servekit.planner.outcome import assess
+from servekit.planner.outcome import Outcome, assess
 
 Status = Literal["changed", "unchanged", "added", "removed", "invalid"]
 
 RESOLUTION = 0.02
 """A modelled number does not tell apart what differs by less than this share of it."""
+
+TIMES = ("ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms", "tpot_p95_ms")
 
 ROUNDING = 0.001
 """Nor an exact one what differs by less than this share: a block more or less."""
@@ -170,7 +172,20 @@ def compare(name: str, before: Side | None, after: Side | None) -> Pair:
 
 
 def _metrics(side: Side | None) -> dict[str, Metric] | None:
-    return metrics(side.plan) if side and side.plan else None
+    return comparable(side.plan) if side and side.plan else None
+
+
+def comparable(plan: Outcome) -> dict[str, Metric]:
+    """Without times where more is asked for than can be served: then they say how many requests
+    are let in at once, not how well those are served, and more seats would read as a loss.
+    """
+    found = metrics(plan)
+    if plan.prediction is None or plan.prediction.stable:
+        return found
+    return {
+        name: replace(metric, value=None, band=0.0) if name in TIMES else metric
+        for name, metric in found.items()
+    }
 
 
 def _leaves(before: Side | None, after: Side | None) -> Iterator[Leaf]:
@@ -214,4 +229,4 @@ def figures(tree: Layered) -> Figures | None:
         made = assess(settle(tree).config)
     except ConfigError:
         return None
-    return Figures(made.verdict, {name: metric.value for name, metric in metrics(made).items()})
+    return Figures(made.verdict, {name: metric.value for name, metric in comparable(made).items()})

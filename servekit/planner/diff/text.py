@@ -83,7 +83,7 @@ def _refusal(pair: Pair) -> Iterator[str]:
     if plan.prediction and not plan.prediction.stable:
         yield (
             f"{plan.config.workload.request_rate:g} requests a second are more than it serves: the "
-            "queue grows without end, so there is no TTFT"
+            "queue grows without end, and times are not compared"
         )
 
 

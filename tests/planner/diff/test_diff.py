@@ -95,6 +95,16 @@ def test_half_the_bytes_of_a_token_double_the_capacity(
     assert capacity["significant"]
 
 
+def test_times_of_more_traffic_than_can_be_served_are_not_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flood = " workload.request_rate=500"
+    (found,) = report(capsys, BASE + flood, FP8 + flood)["pairs"]
+    assert found["metrics"]["tpot_p50_ms"]["before"] is None
+    assert found["metrics"]["tpot_p50_ms"]["after"] is None
+    assert found["metrics"]["output_tokens_per_s"]["delta"] > 0
+
+
 def test_shares_of_several_leaves_sum_to_the_change(capsys: pytest.CaptureFixture[str]) -> None:
     after = f"{FP8} model.max_model_len=8192 scheduler.max_num_seqs=64 hardware=a100_80g"
     (found,) = report(capsys, BASE, after)["pairs"]
