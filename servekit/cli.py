@@ -143,13 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     as_json = "--json" in words
     output.opened()
     try:
-        return output.flushed(_run(parse(words)))
-    except ServekitError as error:
-        if as_json:
-            body = {"message": error.message, "type": error.kind, "code": error.code}
-            print(json.dumps({"error": body}, indent=2))
-        print(f"servekit: {error.message}", file=sys.stderr)
-        return error.exit_code
+        try:
+            return output.flushed(_run(parse(words)))
+        except ServekitError as error:
+            return output.flushed(output.refused(error, as_json))
     except KeyboardInterrupt:
         return 130
     except OSError as error:

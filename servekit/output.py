@@ -1,8 +1,11 @@
-"""Standard output that is closed, full or read no further: one sentence and no traceback."""
+"""What is said at the end: errors in one sentence, also of output that nobody reads or holds."""
 
 import errno
+import json
 import os
 import sys
+
+from servekit.errors import ServekitError
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -18,6 +21,15 @@ def flushed(code: int) -> int:
     """Now, where what cannot be written is still told, and not when Python exits."""
     sys.stdout.flush()
     return code
+
+
+def refused(error: ServekitError, as_json: bool) -> int:
+    """Says an error of ours; its exit code."""
+    if as_json:
+        body = {"message": error.message, "type": error.kind, "code": error.code}
+        print(json.dumps({"error": body}, indent=2))
+    print(f"servekit: {error.message}", file=sys.stderr)
+    return error.exit_code
 
 
 def failed(error: OSError) -> int:

@@ -171,6 +171,14 @@ def test_both_spellings_of_rotary_embeddings_mean_the_same(
     assert shape(bare, **old).rope.theta == 7.0
 
 
+def test_yarn_stretches_positions_that_a_file_does_not_count() -> None:
+    short = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    positions = shape(LLAMA).max_position_embeddings
+    assert shape(LLAMA, rope_scaling=short).max_position_embeddings == max(positions, 512)
+    whole = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": positions}
+    assert shape(LLAMA, rope_scaling=whole).max_position_embeddings == 4 * positions
+
+
 def test_yarn_has_the_defaults_of_its_paper() -> None:
     rope = shape(LLAMA, rope_scaling={"type": "yarn", "factor": 4.0}).rope.model_dump()
     assert (rope["beta_fast"], rope["beta_slow"], rope["attention_factor"]) == (32.0, 1.0, None)

@@ -10,7 +10,7 @@ from servekit.config.architectures.families import FAMILIES, NESTED, SAME
 from servekit.config.architectures.family import Draft, Family
 from servekit.config.architectures.layers import number_of_layers, read_kinds
 from servekit.config.architectures.oddities import read_oddities
-from servekit.config.architectures.rope import read_ropes
+from servekit.config.architectures.rope import read_ropes, stretched
 from servekit.config.architectures.spellings import spelled
 from servekit.config.architectures.states import read_state
 from servekit.config.architectures.towers import read_towers
@@ -184,4 +184,4 @@ def read_whole(draft: Draft) -> None:
 def _positions(draft: Draft) -> int:
     if not draft.attention_layers:
         return draft.values.count_or(UNLIMITED, "max_position_embeddings")
-    return draft.values.count("max_position_embeddings")
+    return stretched(draft.values, draft.values.count("max_position_embeddings"))

@@ -54,6 +54,17 @@ def read_ropes(draft: Draft) -> None:
         draft.tree["local_rope"] = other if other != draft.tree["rope"] or nested else None
 
 
+def stretched(values: Values, positions: int) -> int:
+    """Positions with yarn's factor, which files often do not count in max_position_embeddings."""
+    parameters = Values(
+        {**values.inner("rope_scaling").tree, **values.inner("rope_parameters").tree}
+    )
+    if parameters.get("rope_type", "type") != "yarn":
+        return positions
+    before = parameters.count_or(positions, "original_max_position_embeddings")
+    return max(positions, int(before * parameters.number(1.0, "factor")))
+
+
 def _given(values: Values) -> dict[str, Any]:
     return {key: value for key, value in values.tree.items() if value is not None}
 
