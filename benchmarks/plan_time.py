@@ -45,9 +45,7 @@ def main() -> None:
     for _ in range(rounds):
         for name, (code, words) in lines.items():
             times.setdefault(name, []).append(seconds(code, words.split()))
-        times.setdefault("diff of two lists of words", []).append(
-            seconds(COMMAND, ["diff", *pair])
-        )
+        times.setdefault("diff of two lists of words", []).append(seconds(COMMAND, ["diff", *pair]))
     floor = statistics.median(next(iter(times.values())))
     for name, measured in times.items():
         median = statistics.median(measured)

@@ -1,9 +1,10 @@
-"""What is said at the end: errors in one sentence, also of output that nobody reads or holds."""
+"""What is said at the end: JSON, errors in one sentence; also to what nobody reads or holds."""
 
 import errno
 import json
 import os
 import sys
+from typing import Any
 
 from servekit.errors import ServekitError
 
@@ -21,6 +22,10 @@ def flushed(code: int) -> int:
     """Now, where what cannot be written is still told, and not when Python exits."""
     sys.stdout.flush()
     return code
+
+
+def write_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def refused(error: ServekitError, as_json: bool) -> int:

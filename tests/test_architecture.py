@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors"},
     "spec": {"config"},
     "scheduler": {"config"},
-    "planner": {"spec", "config"},
+    "planner": {"spec", "config", "output"},
     "telemetry": {"config"},
     "kernels": set(),
     "model": {"spec", "kernels", "config"},

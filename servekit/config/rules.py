@@ -29,7 +29,7 @@ def impossible(config: Config) -> Iterator[str]:
 def uneven_heads(config: Config) -> Iterator[str]:
     shape, tensor = config.model.shape, config.parallelism.tensor
     if shape.attention_layers:
-        full = shape.kv_heads if shape.full_kv_heads is None else shape.full_kv_heads
+        full = shape.heads_of(full=True).kv_heads
         for kv_heads in (shape.heads,) if shape.mla else (shape.kv_heads, full):
             if shape.heads % tensor or (kv_heads % tensor and tensor % kv_heads):
                 yield (

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from servekit.config.base import Count, CountOrZero, Group, Layers, PositiveFloat
-from servekit.config.parts import Mla, Moe, State
+from servekit.config.parts import Indexer, Mla, Moe, State
 
 Factor = Annotated[float, Field(ge=1, le=1e6)]
 ROPE_KIND = "how rotary frequencies are scaled for a longer context; default: not at all"
@@ -170,7 +170,7 @@ class Shape(Group):
             "shared_kv_layers": self.shared_kv_layers,
             "mlp_only_layers": self.mlp_only_layers,
             "mixer_only_layers": self.mixer_only_layers,
-            "mla.indexer.layers": self.mla.indexer.layers if self.mla and self.mla.indexer else (),
+            "mla.indexer.layers": self.indexed_layers,
             "moe.dense_layers": self.moe.dense_layers if self.moe else (),
             "state.layers": self.state.layers if self.state else (),
         }
@@ -180,6 +180,21 @@ class Shape(Group):
         """Layers with attention of any kind, those that share their keys and values too."""
         without = {*self.mlp_only_layers, *(self.state.layers if self.state else ())}
         return tuple(layer for layer in range(self.layers) if layer not in without)
+
+    @property
+    def own_kv_layers(self) -> tuple[int, ...]:
+        """Layers with keys and values of their own."""
+        shared = {*self.shared_kv_layers}
+        return tuple(layer for layer in self.attention_layers if layer not in shared)
+
+    @property
+    def indexer(self) -> Indexer | None:
+        """What chooses the tokens that latent attention reads."""
+        return self.mla.indexer if self.mla is not None else None
+
+    @property
+    def indexed_layers(self) -> tuple[int, ...]:
+        return self.indexer.layers if self.indexer is not None else ()
 
     @property
     def dense_layers(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from servekit.engine.runner import Runner
 from servekit.errors import WeightsError
 from servekit.model.sizes import sizes_up_to
 from servekit.scheduler.batch import Batch, Row
-from servekit.spec.model import ceil_div
+from servekit.spec.tensors import ceil_div
 
 DEMANDING = Sampling(max_tokens=1, seed=0, top_k=50, top_p=0.9, presence_penalty=0.1, logprobs=5)
 

@@ -10,12 +10,13 @@ from servekit.spec.hardware import Device, matches
 from servekit.spec.model import GIB
 
 
-def check(plan: Plan, config: Config, devices: Sequence[Device]) -> None:
+def check(plan: Plan, devices: Sequence[Device]) -> None:
     """Raise DoesNotFit, Impossible, MissesSlo, NotBuilt or HardwareMissing, in that order.
 
     Returns if it may start, which an unsure plan may: an estimate refuses nothing by itself.
     `devices` are the accelerators of this machine; the order puts first what no machine changes.
     """
+    config = plan.config
     if plan.verdict == "does_not_fit":
         raise DoesNotFit(f"{does_not_fit(plan)}; {first_advice(plan)}")
     if plan.refusals:

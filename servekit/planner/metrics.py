@@ -85,21 +85,21 @@ def _memory(plan: Outcome) -> Iterator[Metric]:
     yield Metric("max_concurrency", requests, requests * doubt, "requests", "higher", "memory")
 
 
-def _speed(made: Prediction | None) -> Iterator[Metric]:
+def _speed(prediction: Prediction | None) -> Iterator[Metric]:
     values: dict[str, float | None] = dict.fromkeys(SPEED)
-    if made is not None:
+    if prediction is not None:
         values = {
-            "ttft_p50_ms": made.ttft_ms.p50,
-            "ttft_p95_ms": made.ttft_ms.p95,
-            "tpot_p50_ms": made.tpot_ms.p50,
-            "tpot_p95_ms": made.tpot_ms.p95,
-            "output_tokens_per_s": made.output_tokens_per_s,
-            "saturation_concurrency": made.saturation_concurrency,
-            "goodput_per_s": made.goodput_per_s,
+            "ttft_p50_ms": prediction.ttft_ms.p50,
+            "ttft_p95_ms": prediction.ttft_ms.p95,
+            "tpot_p50_ms": prediction.tpot_ms.p50,
+            "tpot_p95_ms": prediction.tpot_ms.p95,
+            "output_tokens_per_s": prediction.output_tokens_per_s,
+            "saturation_concurrency": prediction.saturation_concurrency,
+            "goodput_per_s": prediction.goodput_per_s,
         }
     for name, (unit, better) in SPEED.items():
         value = values[name]
-        band = 0.0 if made is None or value is None else value * made.band
+        band = 0.0 if prediction is None or value is None else value * prediction.band
         yield Metric(name, value, band, unit, better, "speed")
 
 

@@ -89,7 +89,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WeightFiles:
     """Everything that weights of these files depend on; `config` has it all, and more."""
 
     path: Path
@@ -102,8 +102,8 @@ class Held:
 
 
 @lru_cache(maxsize=64)
-def stored_bytes(held: Held) -> int | None:
-    return weights_on_disk(held.config)
+def stored_bytes(files: WeightFiles) -> int | None:
+    return weights_on_disk(files.config)
 
 
 def book_of(config: Config) -> Ledger:
@@ -115,7 +115,7 @@ def book_of(config: Config) -> Ledger:
     model, path = config.model, find(config.model.source)
     if path is None:
         return ledger(config)
-    held = Held(
+    files = WeightFiles(
         path=path,
         changed_ns=path.stat().st_mtime_ns,
         dtype=model.dtype,
@@ -124,7 +124,7 @@ def book_of(config: Config) -> Ledger:
         shape=model.shape,
         config=config,
     )
-    return ledger(config, stored_weights_bytes=stored_bytes(held))
+    return ledger(config, stored_weights_bytes=stored_bytes(files))
 
 
 def assess(config: Config, book: Ledger | None = None) -> Outcome:

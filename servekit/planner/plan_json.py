@@ -4,28 +4,26 @@ What every key means is in docs/plan-json.md; a test holds the two together.
 """
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from servekit.planner.outcome import Outcome
 from servekit.planner.prediction.predict import Percentiles, Prediction
+from servekit.planner.slo import SloLine
 from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB, parameters
-
-if TYPE_CHECKING:
-    from servekit.planner.slo import SloLine
 
 PERCENTILES = ("p50", "p95", "p99")
 TIMES = ("ttft_ms", "tpot_ms", "itl_ms")
 RATES = ("output_tokens_per_s", "saturation_concurrency", "goodput_per_s", "capacity_per_s")
 
 
-def outcome_json(made: Outcome) -> dict[str, Any]:
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """Sizes in GiB (2**30) of one device, times in ms; null where there is no such number."""
-    config, model = made.config, made.config.model
+    config, model = outcome.config, outcome.config.model
     counts = parameters(model.shape)
     return {
-        "verdict": made.verdict,
-        "problem": made.problem,
+        "verdict": outcome.verdict,
+        "problem": outcome.problem,
         "name": config.name,
         "model": {
             "name": model.name,
@@ -40,11 +38,11 @@ def outcome_json(made: Outcome) -> dict[str, Any]:
             "kind": config.hardware.kind,
             "devices": config.parallelism.devices,
         },
-        "memory": memory_json(made.ledger),
-        "kv": kv_json(made),
-        "latency": latency_json(made.prediction),
-        "cost": cost_json(made),
-        "slo": [slo_json(line) for line in made.slo],
+        "memory": memory_json(outcome.ledger),
+        "kv": kv_json(outcome),
+        "latency": latency_json(outcome.prediction),
+        "cost": cost_json(outcome),
+        "slo": [slo_json(line) for line in outcome.slo],
     }
 
 
@@ -63,48 +61,50 @@ def memory_json(book: Ledger) -> dict[str, Any]:
     }
 
 
-def kv_json(made: Outcome) -> dict[str, Any]:
+def kv_json(outcome: Outcome) -> dict[str, Any]:
     """The cache of one copy of the model; how many blocks it has is as sure as its bytes are."""
-    kv, pool = made.kv, made.ledger.kv
+    kv, pool = outcome.kv, outcome.ledger.kv
     sizes = {
         "num_blocks": kv.num_blocks,
         "capacity_tokens": kv.capacity_tokens,
-        "max_concurrency": made.max_concurrency,
+        "max_concurrency": outcome.max_concurrency,
     }
     exact = ("bytes_per_token", "block_size", "bytes_per_block", "blocks_per_request")
     doubt = pool.band_bytes / pool.bytes if pool.bytes > 0 else 0.0
     return {
-        "dtype": made.config.kv.dtype,
+        "dtype": outcome.config.kv.dtype,
         "bytes_per_token": kv.bytes_per_token,
         "block_size": kv.block_size,
         "bytes_per_block": kv.bytes_per_block,
         **sizes,
-        "blocks_per_request": kv.blocks_for(made.config.model.max_model_len),
-        "concurrency_by_tokens": {str(length): count for length, count in made.concurrency.items()},
-        "rule": made.ledger.rule,
+        "blocks_per_request": kv.blocks_for(outcome.config.model.max_model_len),
+        "concurrency_by_tokens": {
+            str(length): count for length, count in outcome.concurrency.items()
+        },
+        "rule": outcome.ledger.rule,
         "standing": {**dict.fromkeys(exact, "exact"), **dict.fromkeys(sizes, pool.standing)},
         "bands": {name: doubt * size for name, size in sizes.items()},
     }
 
 
-def latency_json(made: Prediction | None) -> dict[str, Any]:
+def latency_json(prediction: Prediction | None) -> dict[str, Any]:
     """Nulls in the same places where the memory does not fit: nothing is served then."""
-    values = {name: percentiles_json(getattr(made, name, None)) for name in TIMES} | {
-        name: finite(getattr(made, name, None)) for name in RATES
+    values = {name: percentiles_json(getattr(prediction, name, None)) for name in TIMES} | {
+        name: finite(getattr(prediction, name, None)) for name in RATES
     }
-    standing = made.standing if made is not None else None
+    standing = prediction.standing if prediction is not None else None
     return {
         **values,
-        "running": finite(getattr(made, "running", None)),
-        "utilization": finite(getattr(made, "utilization", None)),
-        "stable": made.stable if made is not None else None,
+        "running": finite(getattr(prediction, "running", None)),
+        "utilization": finite(getattr(prediction, "utilization", None)),
+        "stable": prediction.stable if prediction is not None else None,
         "bounds": {
-            name: finite(getattr(made.bounds, name)) if made is not None else None
+            name: finite(getattr(prediction.bounds, name)) if prediction is not None else None
             for name in ("ttft_ms", "tpot_ms")
         },
-        "method": made.method if made is not None else None,
+        "method": prediction.method if prediction is not None else None,
         "standing": dict.fromkeys(values, standing),
-        "bands": {name: scaled(value, made) for name, value in values.items()},
+        "bands": {name: scaled(value, prediction) for name, value in values.items()},
     }
 
 
@@ -112,15 +112,15 @@ def percentiles_json(times: Percentiles | None) -> dict[str, float | None]:
     return {name: finite(getattr(times, name, None)) for name in PERCENTILES}
 
 
-def cost_json(made: Outcome) -> dict[str, Any]:
+def cost_json(outcome: Outcome) -> dict[str, Any]:
     """The price of the devices is what the configuration says; what a token costs is modelled."""
     values = {
-        "usd_per_hour": finite(made.cost.usd_per_hour),
-        "usd_per_million_output_tokens": finite(made.cost.usd_per_million_output_tokens),
-        "at_goodput": finite(made.cost.at_goodput),
+        "usd_per_hour": finite(outcome.cost.usd_per_hour),
+        "usd_per_million_output_tokens": finite(outcome.cost.usd_per_million_output_tokens),
+        "at_goodput": finite(outcome.cost.at_goodput),
     }
-    modelled = made.prediction.standing if made.prediction is not None else None
-    bands = {name: scaled(value, made.prediction) for name, value in values.items()}
+    modelled = outcome.prediction.standing if outcome.prediction is not None else None
+    bands = {name: scaled(value, outcome.prediction) for name, value in values.items()}
     return {
         **values,
         "standing": {**dict.fromkeys(values, modelled), "usd_per_hour": "exact"},
@@ -128,14 +128,14 @@ def cost_json(made: Outcome) -> dict[str, Any]:
     }
 
 
-def scaled(value: Any, made: Prediction | None) -> Any:
+def scaled(value: Any, prediction: Prediction | None) -> Any:
     """The half-width of the interval around a number, or around each of a mapping."""
     if isinstance(value, dict):
-        return {name: scaled(inner, made) for name, inner in value.items()}
-    return None if value is None or made is None else value * made.band
+        return {name: scaled(inner, prediction) for name, inner in value.items()}
+    return None if value is None or prediction is None else value * prediction.band
 
 
-def slo_json(line: "SloLine") -> dict[str, Any]:
+def slo_json(line: SloLine) -> dict[str, Any]:
     return {
         "name": line.name,
         "target": line.target,

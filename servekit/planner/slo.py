@@ -51,7 +51,7 @@ def _latency(name: str, target: float, config: Config, prediction: Prediction) -
         return SloLine(name, target, None, None, *_endless(config, prediction))
     verdict = _below(predicted, band, target)
     share = f"p{config.slo.percentile:g}"
-    why = f"{share} is {predicted:.1f} ms, {_give_or_take(band, '.1f')}, of {target:g} ms"
+    why = f"{share} is {predicted:.1f} ms, give or take {band:.1f}, of {target:g} ms"
     return SloLine(name, target, predicted, band, verdict, why)
 
 
@@ -73,7 +73,7 @@ def _goodput(target: float, prediction: Prediction, hopeless: list[str]) -> SloL
         why = f"{' and '.join(hopeless)} cannot be met at any rate"
         return SloLine(name, target, predicted, band, verdict="impossible", why=why)
     verdict = _below(-predicted, band, -target)
-    why = f"{predicted:.3g}/s within the targets, {_give_or_take(band, '.3g')}, of {target:g}/s"
+    why = f"{predicted:.3g}/s within the targets, give or take {band:.3g}, of {target:g}/s"
     return SloLine(name, target, predicted, band, verdict, why)
 
 
@@ -87,7 +87,7 @@ def _cost(target: float, prediction: Prediction, cost: Cost) -> SloLine:
         return SloLine(name, target, None, None, verdict="misses", why=why)
     band = prediction.band * predicted
     verdict = _below(predicted, band, target)
-    why = f"{predicted:.3g} USD at full load, {_give_or_take(band, '.2g')}, of {target:g} USD"
+    why = f"{predicted:.3g} USD at full load, give or take {band:.2g}, of {target:g} USD"
     return SloLine(name, target, predicted, band, verdict, why)
 
 
@@ -95,10 +95,6 @@ def _below(predicted: float, band: float, target: float) -> Verdict:
     if predicted - band > target:
         return "misses"
     return "meets" if predicted + band <= target else "unsure"
-
-
-def _give_or_take(band: float, form: str) -> str:
-    return f"give or take {band:{form}}"
 
 
 def _prompt_physics(config: Config, prediction: Prediction) -> str:

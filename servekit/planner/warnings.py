@@ -112,9 +112,9 @@ def step_bytes(config: Config, stage: int) -> int:
 
 def overload(outcome: Outcome) -> Iterator[str]:
     """More traffic than can be worked off: queues grow as long as it lasts."""
-    made = outcome.prediction
-    if made is not None and not made.stable:
-        rate, most = outcome.config.workload.request_rate, made.capacity_per_s
+    prediction = outcome.prediction
+    if prediction is not None and not prediction.stable:
+        rate, most = outcome.config.workload.request_rate, prediction.capacity_per_s
         yield (
             f"workload.request_rate={rate:g} is more than the {most:.3g} requests "
             "a second that it serves at full load: the queue grows without end"
@@ -123,13 +123,18 @@ def overload(outcome: Outcome) -> Iterator[str]:
 
 def waits(outcome: Outcome) -> Iterator[str]:
     """Where closed forms are known to promise too much: a simulation has longer waits."""
-    config, made = outcome.config, outcome.prediction
-    if made is None or made.utilization is None or not made.stable or made.utilization < BUSY:
+    config, prediction = outcome.config, outcome.prediction
+    if (
+        prediction is None
+        or prediction.utilization is None
+        or not prediction.stable
+        or prediction.utilization < BUSY
+    ):
         return
-    parallelism, asked = config.parallelism, f"{100 * made.utilization:.0f} % of the capacity"
-    if made.seats < config.scheduler.max_num_seqs * parallelism.data:
+    parallelism, asked = config.parallelism, f"{100 * prediction.utilization:.0f} % of the capacity"
+    if prediction.seats < config.scheduler.max_num_seqs * parallelism.data:
         yield (
-            f"{asked} is asked for, and the cache has room for {made.seats} requests of this "
+            f"{asked} is asked for, and the cache has room for {prediction.seats} requests of this "
             "workload: the wait for room in it may be several times what these bounds say"
         )
     bursts = config.workload.arrival_cv > BURSTY

@@ -20,7 +20,7 @@ def main(composed: "Composed", as_json: bool) -> int:
         print(json.dumps(made.to_json()), flush=True)
     else:
         show(made)
-    check(made, config, [] if config.hardware.kind == "cpu" else devices())
+    check(made, [] if config.hardware.kind == "cpu" else devices())
     # Loaded only now: a refusal need not wait for the HTTP server's libraries.
     from servekit.server.launch import launch
 

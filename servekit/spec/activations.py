@@ -8,9 +8,11 @@ this release hold beyond that is counted apart, as `workspace_bytes`.
 from servekit.config.base import DTYPE_BYTES
 from servekit.config.schema import Config
 from servekit.config.shape import Shape
+from servekit.spec.decodable import beyond_the_decoder
 from servekit.spec.formats import FORMATS
-from servekit.spec.model import ceil_div, kv_heads_per_rank, stage_layers
-from servekit.spec.pages import head_bytes
+from servekit.spec.layer_blocks import head_bytes
+from servekit.spec.model import VOCAB_ALIGNMENT, kv_heads_per_rank, stage_layers
+from servekit.spec.tensors import ceil_div
 
 GATHER_TOKENS = 65536
 """Most context tokens whose keys and values the reference attention copies together; one request
@@ -30,8 +32,6 @@ RESIDUAL_WIDTHS = 4.26
 STAGE_RESIDUAL_WIDTHS = 6.8
 """The same in a stage that hands its residual stream to another."""
 
-VOCAB_ALIGNMENT = 64
-
 
 def activation_bytes(config: Config, stage: int = 0) -> int:
     """The peak of one rank of a stage in one step of as many tokens and requests as there may be.
@@ -50,8 +50,7 @@ def activation_bytes(config: Config, stage: int = 0) -> int:
     forward = tokens * (copies * width + element * widths * shape.hidden_size) + experts
     if not last:
         return int(forward)
-    vocab = ceil_div(shape.vocab_size, VOCAB_ALIGNMENT) * VOCAB_ALIGNMENT
-    logits = FUSED_SAMPLER_COPIES * sampled_rows(config) * vocab * 4
+    logits = FUSED_SAMPLER_COPIES * sampled_rows(config) * sampled_columns(shape) * 4
     return int(max(forward, logits + element * tokens * shape.hidden_size + experts))
 
 
@@ -65,6 +64,11 @@ def sampled_rows(config: Config) -> int:
     limits = config.scheduler
     rows = limits.max_num_seqs * (1 + config.speculative.tokens)
     return min(rows, max(limits.max_num_seqs, limits.max_num_batched_tokens))
+
+
+def sampled_columns(shape: Shape) -> int:
+    """The vocabulary, padded."""
+    return ceil_div(shape.vocab_size, VOCAB_ALIGNMENT) * VOCAB_ALIGNMENT
 
 
 def dense_width(config: Config, stage: int) -> int:
@@ -96,10 +100,7 @@ def workspace_bytes(config: Config, stage: int = 0) -> int:
     Copies of cached keys and values, masks, places in the cache and more copies of the logits. Only
     models that its decoder can run have any.
     """
-    shape = config.model.shape
-    unlike = shape.mla or shape.moe or shape.state or shape.has_two_kinds
-    planned_only = unlike or shape.planned_only
-    if config.hardware.kind == "cpu" or planned_only:
+    if config.hardware.kind == "cpu" or beyond_the_decoder(config.model.shape):
         return 0
     return max(0, reference_peak(config, stage) - activation_bytes(config, stage))
 

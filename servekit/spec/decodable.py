@@ -9,7 +9,7 @@ def beyond_the_decoder(shape: Shape) -> list[str]:
     windowed = shape.sliding_window is not None
     facts = {
         "latent attention": shape.mla is not None,
-        "an indexer that chooses what attention reads": bool(shape.mla and shape.mla.indexer),
+        "an indexer that chooses what attention reads": shape.indexer is not None,
         "a mixture of experts": shape.moe is not None,
         "layers with a state": shape.state is not None,
         "chunked attention": windowed and shape.window_kind == "chunked",

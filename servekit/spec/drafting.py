@@ -6,10 +6,21 @@ from servekit.config.schema import Config
 from servekit.config.targets import SpeculativeConfig
 from servekit.spec.arithmetic import arithmetic, plain
 from servekit.spec.collectives import NO_LINKS
-from servekit.spec.efficiency import FULL, Efficiency, experts_of, gemm_of
+from servekit.spec.efficiency import FULL, Efficiency, gemm_of
+from servekit.spec.layer_blocks import drafted_bytes_per_token
 from servekit.spec.model import RankWeights, Share, rank_weights
-from servekit.spec.pages import drafted_bytes_per_token, indexer_of
-from servekit.spec.stages import Attention, Products, Stage, attention, expert_load, products_of
+from servekit.spec.stages import (
+    Attention,
+    Products,
+    Stage,
+    attention,
+    expert_products,
+    products_of,
+)
+
+MTP_LAUNCHES = 5
+"""Matrix products of one extra layer: what joins it to the embedding, two of attention, two of
+MLP or experts."""
 
 
 def tokens_per_step(speculative: SpeculativeConfig) -> float:
@@ -34,7 +45,7 @@ def draft_stage(config: Config, efficiency: Efficiency | None) -> Stage | None:
     else:
         found = _mtp_products(config, held, efficiency)
         last = attention(config, config.parallelism.pipeline - 1, efficiency)
-        last = last if indexer_of(config.model.shape) else last[-1:]
+        last = last if config.model.shape.indexer else last[-1:]
         rows = tuple(replace(row, layers=1) for row in last)
     return Stage(products=found, attention=rows, state_s=0.0, links=NO_LINKS, activation_bytes=0)
 
@@ -68,12 +79,11 @@ def _mtp_products(
         weights = Share(weights.parameters - held.head.parameters, weights.bytes - held.head.bytes)
     one = Share(weights.parameters // layers, weights.bytes // layers)
     kind = arithmetic(config)
-    gemm = experts_of(efficiency, kind) if shape.moe else gemm_of(efficiency, kind)
-    layer = products_of(one, kind, hardware, gemm, launches=5)
     if shape.moe is not None:
-        hit = shape.moe.experts_per_token / shape.moe.experts
-        group = expert_load(config) if efficiency else 1.0
-        layer = replace(layer, token_s=layer.token_s * hit * group, hit=hit, group=group)
+        layer = expert_products(config, one, kind, efficiency, launches=MTP_LAUNCHES)
+    else:
+        gemm = gemm_of(efficiency, kind)
+        layer = products_of(one, kind, hardware, gemm, launches=MTP_LAUNCHES)
     table = held.head if held.head.bytes else held.embedding
     gemm = gemm_of(efficiency, plain(config))
     return layer, products_of(table, plain(config), hardware, gemm, launches=1)

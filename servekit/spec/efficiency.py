@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from servekit.config.origins import LOADER
 from servekit.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "efficiency"
@@ -46,12 +47,12 @@ class Gemm:
 class Efficiency:
     """One table."""
 
-    name: str
     cards: tuple[str, ...]
     """names of the hardware it was measured on"""
     source: str
     standing: str
     band: float
+    """half-width of the interval around times of dense models, relative"""
     gemm: Mapping[str, Gemm]
     experts: Mapping[str, Gemm]
     """products of routed experts, over the tokens of one expert"""
@@ -123,14 +124,12 @@ def table(name: str) -> Efficiency:
             f"hardware.efficiency={name} names no table of efficiencies; there are "
             f"{', '.join(names())}; take that of the most similar card"
         )
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return _read(name, yaml.load(file.read_text(encoding="utf-8"), loader))
+    return _read(yaml.load(file.read_text(encoding="utf-8"), LOADER))
 
 
-def _read(name: str, tree: Mapping[str, Any]) -> Efficiency:
+def _read(tree: Mapping[str, Any]) -> Efficiency:
     attention, links, host = tree["attention"], tree["all_reduce"], tree["host"]
     return Efficiency(
-        name=name,
         cards=tuple(tree["cards"]),
         source=tree["source"],
         standing=tree["standing"],

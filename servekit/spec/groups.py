@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servekit.config.shape import Shape
-from servekit.spec.model import ceil_div
+from servekit.spec.tensors import ceil_div
 
 Kind = Literal["full", "sliding", "chunked", "state"]
 
@@ -50,9 +50,8 @@ Bucket = tuple[Kind, int | None, tuple[int, ...]]
 
 def buckets(shape: Shape, hybrid: bool) -> list[Bucket]:
     """Layers by what they keep. Without `hybrid` every attention layer keeps every token."""
-    owners = [layer for layer in shape.attention_layers if layer not in shape.shared_kv_layers]
     by_window: dict[int | None, list[int]] = {}
-    for layer in owners:
+    for layer in shape.own_kv_layers:
         by_window.setdefault(shape.window(layer) if hybrid else None, []).append(layer)
     found: list[Bucket] = [
         ("full" if window is None else shape.window_kind, window, tuple(layers))

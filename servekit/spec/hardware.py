@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from servekit.config.schema import HardwareConfig
+from servekit.spec.model import GIB
 
 Run = Callable[[Sequence[str]], str | None]
 """A command's output, or None where there is no such command or it failed."""
@@ -77,7 +78,7 @@ def amd_devices(text: str | None) -> list[Device]:
     found = []
     for facts in _amd_cards(text):
         memory = facts.get("vram total memory (b)", "")
-        gib = int(memory) / 1024**3 if memory.isdigit() else None
+        gib = int(memory) / GIB if memory.isdigit() else None
         found.append(Device(kind="rocm", name=_amd_name(facts), memory_gib=gib))
     return found
 

@@ -9,17 +9,16 @@ from typing import Literal
 
 from servekit.config.schema import Config
 from servekit.spec.groups import LayerGroup, layer_groups
-from servekit.spec.model import GIB, ceil_div, stage_layers
-from servekit.spec.pages import (
+from servekit.spec.layer_blocks import (
     block_bytes,
     drafted_bytes_per_token,
     index_bytes_per_token,
-    indexed_layers,
-    indexer_of,
     layer_bytes_per_token,
     pages,
 )
+from servekit.spec.model import GIB, stage_layers
 from servekit.spec.state import layer_state_bytes
+from servekit.spec.tensors import ceil_div
 
 Rule = Literal["kv.memory_gib", "kv.capacity_tokens", "kv.memory_fraction"]
 
@@ -131,14 +130,14 @@ def kv_reads(config: Config, stage: int = 0) -> tuple[KvRead, ...]:
     shape, parallelism, dtype = config.model.shape, config.parallelism, config.kv.dtype
     here = stage_layers(shape.layers, parallelism.pipeline)[stage]
     windows = [shape.window(layer) for layer in shape.attention_layers if layer in here]
-    chooser = indexer_of(shape)
+    chooser = shape.indexer
     rows: list[KvRead] = []
     for window in dict.fromkeys(windows):
         count = windows.count(window)
         each = layer_bytes_per_token(shape, dtype, parallelism.tensor, full=window is None)
         seen = window if chooser is None else chooser.top_k
         rows.append(KvRead(bytes_per_token=float(count * each), window=seen, layers=count))
-    count = sum(layer in here for layer in indexed_layers(shape))
+    count = sum(layer in here for layer in shape.indexed_layers)
     if count:
         size = float(count * index_bytes_per_token(shape, dtype))
         rows.append(KvRead(bytes_per_token=size, window=None, layers=count, part="index"))

@@ -29,8 +29,9 @@ Prefill = Sequence[tuple[float, float]]
 TERMS = ("linear", "attention", "prefill_attention", "communication", "draft", "host")
 """Parts that a modelled step is the sum of."""
 
-DENSE_BAND, EXPERTS_BAND, CPU_BAND = 0.15, 0.30, 0.5
-"""What the model errs against published serving measurements, relative; of a CPU: a guess."""
+EXPERTS_BAND = 0.30
+"""What the model errs against published serving measurements of models with experts, relative; of
+dense ones each table of efficiencies says it."""
 BORROWED = 1.5
 """How much wider the band is where the table of efficiencies is of another card."""
 
@@ -134,6 +135,7 @@ def _product(products: Products, tokens: float) -> tuple[float, float]:
 
 
 def _smooth(first: float, second: float, floor: float) -> float:
+    """With SHARPNESS 3 written out: a plan asks this some thousand times, and powers are slow."""
     summed = first * first * first + second * second * second + floor * floor * floor
     return float(summed ** (1 / SHARPNESS))
 
@@ -193,12 +195,10 @@ def step_model(config: Config) -> StepModel:
     """With the efficiencies of `hardware.efficiency`. Raises ConfigError if there is no such."""
     efficiency = table(config.hardware.efficiency)
     own = config.hardware.name in efficiency.cards
-    if config.hardware.kind == "cpu":
-        band = CPU_BAND
-    else:
-        band = EXPERTS_BAND if config.model.shape.moe else DENSE_BAND
-        band = band if own else round(band * BORROWED, 3)
     shape = config.model.shape
+    band = max(efficiency.band, EXPERTS_BAND) if shape.moe else efficiency.band
+    if not own and config.hardware.kind != "cpu":
+        band = round(band * BORROWED, 3)
     return StepModel(
         stages=stages(config, efficiency),
         draft=draft_stage(config, efficiency),

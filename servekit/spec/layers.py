@@ -29,7 +29,7 @@ def layer_kinds(shape: Shape) -> tuple[LayerKind, ...]:
     states = {*(shape.state.layers if shape.state else ())}
     attending, shared = {*shape.attention_layers}, {*shape.shared_kv_layers}
     dense, moe = {*shape.dense_layers}, {*shape.moe_layers}
-    indexed = {*(shape.mla.indexer.layers if shape.mla and shape.mla.indexer else ())}
+    indexed = {*shape.indexed_layers}
     two_kinds = shape.has_two_kinds
 
     def kind(layer: int) -> LayerKind:

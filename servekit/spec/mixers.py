@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from servekit.config.parts import GatedDelta, Indexer, Mamba1, Mamba2, Mla
 from servekit.config.shape import Shape
-from servekit.spec.tensors import Split, Tensor, projection
+from servekit.spec.tensors import Split, Tensor, heads_per_rank, projection
 
 
 def attention(shape: Shape, split: Split, *, shares_kv: bool, full: bool) -> Iterator[Tensor]:
@@ -24,7 +24,7 @@ def attention(shape: Shape, split: Split, *, shares_kv: bool, full: bool) -> Ite
         yield Tensor("norms", outputs=sizes.head_dim, repeats=heads)
     if shares_kv:
         return
-    kv_heads = split.of_kv_heads(sizes.kv_heads)
+    kv_heads = heads_per_rank(sizes.kv_heads, split.tensor)
     yield from projection("attention", hidden, kv_heads * sizes.head_dim, bias=bias)
     if not (full and shape.full_keys_are_values):
         yield from projection("attention", hidden, kv_heads * sizes.value_head_dim, bias=bias)

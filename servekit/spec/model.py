@@ -13,7 +13,7 @@ from servekit.config.schema import Config, ParallelismConfig
 from servekit.config.shape import Shape
 from servekit.spec.formats import bits_per_weight
 from servekit.spec.layers import LayerKind, layer_kinds, layer_tensors
-from servekit.spec.tensors import Part, Split, Tensor
+from servekit.spec.tensors import Part, Split, Tensor, ceil_div, heads_per_rank
 
 GIB = 1024**3
 SCOPES: Mapping[str, tuple[Part, ...]] = {
@@ -27,13 +27,9 @@ MXFP4_WIDTH, MXFP4_HIDDEN = 128, 256
 """What mxfp4 kernels pad the width of an expert and the residual stream to a multiple of."""
 
 
-def ceil_div(amount: int, unit: int) -> int:
-    return -(-amount // unit)
-
-
 def kv_heads_per_rank(shape: Shape, tensor: int, *, full: bool = False) -> int:
-    """Key and value heads that one rank holds: with more ranks than heads they are replicated."""
-    return max(1, shape.heads_of(full=full).kv_heads // tensor)
+    """Key and value heads that one rank holds in a layer."""
+    return heads_per_rank(shape.heads_of(full=full).kv_heads, tensor)
 
 
 def vocab_rows_per_rank(shape: Shape, tensor: int) -> int:
@@ -156,8 +152,8 @@ def parameters(shape: Shape) -> Parameters:
 def rank_weights(config: Config, stage: int = 0) -> RankWeights:
     """Weights as one rank of that stage holds them, in `quantization.weights`.
 
-    Embedding, head, norms, routers, biases and whatever is outside the decoder stay in 16 bits;
-    what is outside, such as the linears of a vision tower, is shared out like layers.
+    Embedding, head, norms, routers and biases stay in `model.dtype`. Whatever is outside the
+    decoder, such as a vision tower, stays in 16 bits and is shared out like layers.
     Where embedding and head are one table, the first stage and the last hold a copy each.
     """
     shape, parallelism = config.model.shape, config.parallelism
@@ -234,7 +230,7 @@ def mtp_tensors(shape: Shape, split: Split) -> Iterator[Tensor]:
     head are those of the model. They have an indexer where the model has any.
     """
     last: LayerKind = layer_kinds(shape)[-1]
-    if shape.mla is not None and shape.mla.indexer is not None:
+    if shape.indexer is not None:
         last = replace(last, indexed=True)
     for _ in range(shape.mtp_layers):
         yield from layer_tensors(shape, last, split)

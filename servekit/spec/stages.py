@@ -15,7 +15,6 @@ from servekit.spec.collectives import NO_LINKS, Links, links
 from servekit.spec.efficiency import FULL, Arithmetic, Curve, Efficiency, Gemm, experts_of, gemm_of
 from servekit.spec.kv import KvRead, kv_reads, state_bytes
 from servekit.spec.model import Share, rank_weights, stage_layers
-from servekit.spec.pages import indexed_layers
 
 STATE_SHARE = 0.8
 """Of the bandwidth that updates of states reach; a guess."""
@@ -102,7 +101,7 @@ def _stage(config: Config, stage: int, efficiency: Efficiency | None) -> Stage:
         state_s=state / (STATE_SHARE if efficiency else 1.0),
         links=links(config) if efficiency else NO_LINKS,
         activation_bytes=shape.hidden_size * DTYPE_BYTES[config.model.dtype],
-        reduces=_reduces(shape, here) + (stage == 0),
+        reduces=_reduces(shape, here) + (stage == 0),  # the embedding is shared out too
         exchanges=2 * experts if wide else 0,
         exchange_share=share,
         hops=int(stage < parallelism.pipeline - 1),
@@ -131,7 +130,8 @@ def _products(config: Config, stage: int, efficiency: Efficiency | None) -> tupl
         )
     ]
     if held.experts.bytes:
-        found.append(_expert_products(config, held.experts, kind, efficiency, stage))
+        layers = sum(layer in here for layer in shape.moe_layers)
+        found.append(expert_products(config, held.experts, kind, efficiency, launches=2 * layers))
     if stage == config.parallelism.pipeline - 1:
         head = held.head if held.head.bytes else held.embedding
         found.append(
@@ -166,25 +166,28 @@ def products_of(
     )
 
 
-def _expert_products(
-    config: Config, share: Share, kind: Arithmetic, efficiency: Efficiency | None, stage: int
+def expert_products(
+    config: Config,
+    share: Share,
+    kind: Arithmetic,
+    efficiency: Efficiency | None,
+    *,
+    launches: int,
 ) -> Products:
     """Whole experts of all copies' tokens, or a part of every expert for this copy's tokens.
 
     At best the other copies are idle, and every rank of the group works for this one.
     """
-    shape, parallelism = config.model.shape, config.parallelism
-    assert shape.moe is not None
-    here = stage_layers(shape.layers, parallelism.pipeline)[stage]
-    layers = sum(layer in here for layer in shape.moe_layers)
+    moe = config.model.shape.moe
+    assert moe is not None, "only a model with experts has their products"
     gemm = experts_of(efficiency, kind)
-    whole = products_of(share, kind, config.hardware, gemm, launches=2 * layers)
-    hit = shape.moe.experts_per_token / shape.moe.experts
-    group = expert_load(config) if efficiency else 1.0
+    whole = products_of(share, kind, config.hardware, gemm, launches=launches)
+    hit = moe.experts_per_token / moe.experts
+    group = _expert_load(config) if efficiency else 1.0
     return replace(whole, token_s=whole.token_s * hit * group, hit=hit, group=group)
 
 
-def expert_load(config: Config) -> float:
+def _expert_load(config: Config) -> float:
     """Tokens that come to the fullest rank's experts for each token of this copy."""
     parallelism = config.parallelism
     uneven = IMBALANCE if parallelism.expert > 1 else 1.0
@@ -196,12 +199,11 @@ def _launches(shape: Shape, here: range) -> int:
     one, gate and up are one.
     """
     mixer = 2 if shape.mla is None else 5
-    indexed = indexed_layers(shape)
     states = shape.state.layers if shape.state else ()
     shared = bool(shape.moe and shape.moe.shared_intermediate_size)
     return (
         mixer * sum(layer in here for layer in shape.attention_layers)
-        + 2 * sum(layer in here for layer in indexed)
+        + 2 * sum(layer in here for layer in shape.indexed_layers)
         + 3 * sum(layer in here for layer in states)
         + 2 * sum(layer in here for layer in shape.dense_layers)
         + (1 + 2 * shared) * sum(layer in here for layer in shape.moe_layers)

@@ -2,7 +2,7 @@
 
 from servekit.config.base import DTYPE_BYTES, Dtype
 from servekit.config.parts import Mamba1, Mamba2, State
-from servekit.spec.model import ceil_div
+from servekit.spec.tensors import ceil_div
 
 
 def state_elements(state: State, tensor: int = 1) -> tuple[int, int]:

@@ -7,12 +7,21 @@ from typing import Literal
 Part = Literal["attention", "state", "mlp", "experts", "shared_experts", "routers", "norms"]
 
 
+def ceil_div(amount: int, unit: int) -> int:
+    return -(-amount // unit)
+
+
+def heads_per_rank(kv_heads: int, tensor: int) -> int:
+    """Whole key and value heads; with more ranks than heads they are replicated."""
+    return max(1, kv_heads // tensor)
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Weights as one rank holds them: `copies` times [outputs, inputs].
 
-    A projection takes the weight format, anything else stays in 16 bits. `repeats` is how often the
-    engine holds each number: the norm of a head has a row for every head.
+    A projection takes the weight format, anything else stays in `model.dtype`. `repeats` is how
+    often the engine holds each number: the norm of a head has a row for every head.
     """
 
     part: Part
@@ -39,14 +48,10 @@ class Split:
 
     def of(self, amount: int) -> int:
         """Rows or columns on one rank; at least one, for what cannot be cut is on every rank."""
-        return -(-amount // self.tensor)
-
-    def of_kv_heads(self, heads: int) -> int:
-        """Whole key and value heads; with more ranks than heads they are replicated."""
-        return max(1, heads // self.tensor)
+        return ceil_div(amount, self.tensor)
 
     def of_expert(self, width: int) -> int:
-        return -(-width // self.expert_tensor)
+        return ceil_div(width, self.expert_tensor)
 
 
 def projection(

@@ -18,18 +18,18 @@ H100 = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", memory_gib=79.65)
 def composed_check(words: str) -> None:
     composed = load(words.split())
     made = plan(composed.config, origins=composed.origins)
-    check(made, composed.config, devices=[H100])
+    check(made, devices=[H100])
 
 
 def test_what_fits_on_a_cpu_starts_anywhere() -> None:
     config = tiny_config()
-    check(plan(config), config, devices=[])
+    check(plan(config), devices=[])
 
 
 def test_what_does_not_fit_is_refused_with_ledger_and_advice() -> None:
     config = tiny_config(kv={"capacity_tokens": None, "memory_gib": 4.0})
     with pytest.raises(DoesNotFit) as refused:
-        check(plan(config), config, devices=[])
+        check(plan(config), devices=[])
     message = refused.value.message
     assert message.startswith("tiny does not fit test: kv.memory_gib asks for 4.00 GiB")
     assert "weights 0.00 + activations 0.00 + workspace 0.00 + graphs 0.00" in message
@@ -65,7 +65,7 @@ def test_an_unsure_plan_is_launched() -> None:
     composed = load(too_much("model=llama3_8b hardware=h100", "slo.tpot_ms", 1.0).split())
     made = plan(composed.config)
     assert made.verdict == "unsure"
-    check(made, composed.config, devices=[H100])
+    check(made, devices=[H100])
 
 
 def test_what_the_hardware_does_not_compute_is_refused_with_what_it_does() -> None:
@@ -84,13 +84,13 @@ def test_a_gpu_deployment_without_a_gpu_says_where_to_run_it() -> None:
         match=r"wants 1 x h100 \(79\.2 GiB\); this machine has no GPU\. Run it there, or plan it "
         r"here with: servekit plan \.\.\.; on this machine: hardware=cpu",
     ):
-        check(plan(config), config, devices=[])
+        check(plan(config), devices=[])
 
 
 def test_another_gpu_is_named() -> None:
     config = shapes.deployment(shapes.LLAMA_8B, "a100_80g")
     with pytest.raises(HardwareMissing, match=r"has NVIDIA H100 80GB HBM3 \(79\.7 GiB\)\. Run"):
-        check(plan(config), config, devices=[H100])
+        check(plan(config), devices=[H100])
 
 
 def test_several_devices_are_planned_but_not_run() -> None:
@@ -104,7 +104,7 @@ def test_all_that_is_not_run_is_one_message() -> None:
         model={"shape": shape}, kv={"hybrid": True, "dtype": "int8", "capacity_tokens": 2048}
     )
     with pytest.raises(NotBuilt) as refused:
-        check(plan(config), config, devices=[])
+        check(plan(config), devices=[])
     assert refused.value.message == (
         "tiny is planned but not run by this release: kv.dtype=int8, where it stores 16 or 32 "
         "bits; kv.hybrid=true, where it stores all 3 layers at full length (kv.hybrid=false runs "

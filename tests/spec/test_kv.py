@@ -16,9 +16,9 @@ from servekit.spec.kv import (
     kv_layout,
     kv_reads,
 )
+from servekit.spec.layer_blocks import head_bytes
 from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
-from servekit.spec.pages import head_bytes
 from tests.conftest import tiny_config, tiny_shape
 from tests.spec import log_shapes as models
 from tests.spec import shapes

@@ -69,7 +69,7 @@ def read_kinds(draft: Draft) -> None:
     names = layer_names(values)
     draft.part_names = names or []
     if names is not None:
-        kinds = [_kind(name, layers, names) for name in names]
+        kinds = [_kind(name, layers) for name in names]
         if len(kinds) != layers:
             raise ConfigError(
                 f"layer_types must name full_attention or sliding_attention, or another kind, for "
@@ -93,7 +93,7 @@ def read_kinds(draft: Draft) -> None:
     }
 
 
-def _kind(name: Any, layers: int, names: list[Any]) -> str:
+def _kind(name: Any, layers: int) -> str:
     if not isinstance(name, str) or name not in KINDS:
         raise ConfigError(
             f"layer_types names {name!r}; known for each of {layers} layers are {', '.join(KINDS)}"

@@ -58,7 +58,7 @@ def _fp8(found: Values) -> str:
     return "fp8_block" if found.get("weight_block_size") else "fp8"
 
 
-def _int4(found: Values, bits: int, group: int) -> str:
+def _integer(bits: int, group: int) -> str:
     """Of groups along the inputs: 128, or 32; -1 is a scale for each output."""
     if bits == 8:
         return "int8"
@@ -73,12 +73,12 @@ def _int4(found: Values, bits: int, group: int) -> str:
 
 
 def _awq(found: Values) -> str:
-    return _int4(found, found.count_or(4, "bits", "w_bit"), _group(found, "group_size"))
+    return _integer(found.count_or(4, "bits", "w_bit"), _group(found, "group_size"))
 
 
 def _gptq(found: Values) -> str:
     bits, group = found.count_or(4, "bits"), _group(found, "group_size")
-    return "gptq_g128" if bits == 4 and group == 128 else _int4(found, bits, group)
+    return "gptq_g128" if bits == 4 and group == 128 else _integer(bits, group)
 
 
 def _group(found: Values, key: str) -> int:
@@ -113,7 +113,7 @@ def _group_format(found: Values, name: str) -> str:
         return "nvfp4" if weights.count_or(16, "group_size") == 16 else "mxfp4"
     if weights.get("strategy") in ("channel", "tensor") and bits == 4:
         return "int4_g128"
-    return _int4(found, bits, _group(weights, "group_size"))
+    return _integer(bits, _group(weights, "group_size"))
 
 
 def _modelopt(found: Values) -> str:

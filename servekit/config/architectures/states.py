@@ -26,9 +26,8 @@ def read_state(draft: Draft) -> None:
         "lightning": _lightning,
     }
     state = reader[draft.family.state](draft, len(layers))
-    draft.tree["state"] = {"kind": draft.family.state, "layers": layers, **state}
-    if draft.family.state == "lightning":
-        draft.tree["state"]["kind"] = "gated_delta"
+    kind = "gated_delta" if draft.family.state == "lightning" else draft.family.state
+    draft.tree["state"] = {"kind": kind, "layers": layers, **state}
 
 
 def _dtype(values: Values, otherwise: str) -> str:

@@ -11,7 +11,8 @@ from servekit.config.base import DTYPE_BYTES
 from servekit.planner.advice.change import Change, Point, known_options
 from servekit.planner.outcome import book_of
 from servekit.spec.memory import Ledger
-from servekit.spec.model import GIB, ceil_div
+from servekit.spec.model import GIB
+from servekit.spec.tensors import ceil_div
 
 Way = Callable[[Point, Ledger], Iterator[Change]]
 

@@ -1,6 +1,5 @@
 """`servekit models`: the models and recipes there are, fetching weights, looking into them."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,10 @@ from rich.text import Text
 from servekit.config.base import Dtype
 from servekit.config.describe import nearest
 from servekit.config.folders import first_comment, options, search_folders
+from servekit.config.origins import LOADER
 from servekit.config.shape import Shape
 from servekit.errors import ConfigError, WeightsError
+from servekit.output import write_json
 from servekit.planner.catalogue.checkpoint import (
     Checkpoint,
     TensorInfo,
@@ -28,8 +29,8 @@ from servekit.planner.catalogue.checkpoint import (
     read_safetensors,
     scalars,
 )
+from servekit.spec.layer_blocks import kept_bytes_per_token
 from servekit.spec.model import parameters
-from servekit.spec.pages import kept_bytes_per_token
 
 USAGE = (
     "servekit models | servekit models fetch NAME_OR_SOURCE | servekit models inspect "
@@ -38,8 +39,6 @@ USAGE = (
 
 SOURCE_WIDTH = 110
 """Columns of a terminal from which sources are readable beside the numbers."""
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,3 @@ def read_gguf(path: Path) -> Checkpoint:
             TensorInfo(tensor.name, kind.name, tensor.size, prod(tensor.size) // values * size)
         )
     return Checkpoint(path, "GGUF", tuple(tensors), scalars(directory.metadata))
-
-
-def write_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")

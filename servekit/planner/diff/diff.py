@@ -13,7 +13,7 @@ from rich.console import Console
 from servekit.config.describe import nearest
 from servekit.config.library import RECIPE, Library
 from servekit.errors import ConfigError
-from servekit.planner.catalogue.models import write_json
+from servekit.output import write_json
 from servekit.planner.diff.difference import Pair, compare
 from servekit.planner.diff.markdown import markdown as to_markdown
 from servekit.planner.diff.page import page

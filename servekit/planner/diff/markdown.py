@@ -13,6 +13,7 @@ from servekit.planner.diff.text import (
     shares,
     single_cause,
     unmoved,
+    verdict_now,
 )
 
 
@@ -98,7 +99,7 @@ def _folded(same: Sequence[Pair]) -> Iterator[str]:
     count = f"{len(same)} deployment{'s' * (len(same) != 1)} unchanged"
     yield from (f"<details><summary>{count}</summary>", "")
     for pair in same:
-        yield f"- {_code(pair.name)}: {headline(pair).removesuffix(', as before')}"
+        yield f"- {_code(pair.name)}: {verdict_now(pair)}"
     yield from ("", "</details>")
 
 

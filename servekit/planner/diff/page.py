@@ -17,16 +17,10 @@ from servekit.planner.diff.text import (
     shares,
     single_cause,
     unmoved,
+    verdict_now,
 )
+from servekit.planner.pages.reasons import VERDICT_STYLES
 
-VERDICT_STYLES = {
-    "ok": "bold green",
-    "unsure": "bold yellow",
-    "misses_slo": "bold red",
-    "impossible": "bold red",
-    "does_not_fit": "bold red",
-    "invalid": "bold red",
-}
 JUDGEMENT_STYLES = {"better": "green", "worse": "red", "changed": "yellow"}
 
 
@@ -40,9 +34,7 @@ def page(report: Report) -> RenderableType:
         if pair not in same:
             parts += [Text(), *_pair(pair)]
     if same:
-        line = ", ".join(
-            f"{pair.name} ({headline(pair).removesuffix(', as before')})" for pair in same
-        )
+        line = ", ".join(f"{pair.name} ({verdict_now(pair)})" for pair in same)
         parts += [Text(), Text(f"No change: {line}", style="dim")]
     broken = [
         Text(f"{name}: {policy}, {reason}", style="red")
@@ -55,7 +47,8 @@ def page(report: Report) -> RenderableType:
 
 
 def _pair(pair: Pair) -> list[RenderableType]:
-    style = VERDICT_STYLES.get(pair.verdicts[1] or "", "bold")
+    verdict = pair.verdicts[1]
+    style = f"bold {VERDICT_STYLES[verdict]}" if verdict else "bold"
     title = Text(pair.name, style="bold").append("  ").append(headline(pair), style=style)
     parts: list[RenderableType] = [title, *(_indent(Text(line)) for line in reasons(pair))]
     if pair.leaves:

@@ -61,6 +61,11 @@ def headline(pair: Pair) -> str:
     return f"{before} -> {after}" if before != after else f"{after}, as before"
 
 
+def verdict_now(pair: Pair) -> str:
+    """In words, of a deployment that is still there."""
+    return VERDICTS[pair.verdicts[1] or "invalid"]
+
+
 def reasons(pair: Pair) -> Iterator[str]:
     """Why the verdict is what it is: causes, memory, targets, problems of a side."""
     if pair.because:

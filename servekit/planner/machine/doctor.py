@@ -13,9 +13,11 @@ from rich.text import Text
 
 from servekit.config.base import DTYPE_BYTES
 from servekit.config.folders import search_folders
+from servekit.config.origins import LOADER
 from servekit.config.schema import HardwareConfig
 from servekit.config.shape import Shape
-from servekit.planner.catalogue.models import LOADER, entries, write_json
+from servekit.output import write_json
+from servekit.planner.catalogue.models import entries
 from servekit.planner.machine.this_machine import Found, Machine, bf16_tflops, look, option, to_yaml
 from servekit.spec.decodable import beyond_the_decoder
 from servekit.spec.hardware import supports_fp4, supports_fp8

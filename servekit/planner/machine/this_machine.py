@@ -12,13 +12,13 @@ import yaml
 
 from servekit.config import machine
 from servekit.config.folders import builtin_folder
+from servekit.config.origins import LOADER
 from servekit.config.schema import HardwareConfig
-from servekit.planner.catalogue.models import LOADER
 from servekit.planner.machine import probe
 from servekit.spec import hardware
 from servekit.spec.hardware import Device, Link, Run, run_command
+from servekit.spec.model import GIB
 
-GIB = 1024**3
 VISIBLE = 0.985
 """What a process sees of a card, over the memory that its driver reports: 0.979 to 0.996."""
 
@@ -102,7 +102,7 @@ def option(seen: Machine) -> Found:
     tree = {**cards[base].model_dump(), "devices_per_node": alike, **linked(seen)}
     if not known:
         tree |= {"name": first.name, "device_names": [first.name], "usd_per_hour": None}
-        tree |= unknown_card(first, seen.capability, cards[base])
+        tree |= unknown_card(first, seen.capability)
     tree["device_names"] = list(tree["device_names"])
     return Found(tree, base, exact=bool(known))
 
@@ -118,7 +118,7 @@ def nearest(device: Device, capability: str | None, cards: Mapping[str, Hardware
     return min(cards, key=distance)
 
 
-def unknown_card(device: Device, capability: str | None, base: HardwareConfig) -> dict[str, Any]:
+def unknown_card(device: Device, capability: str | None) -> dict[str, Any]:
     """Memory from its driver; only rates that its capability has."""
     found: dict[str, Any] = {}
     if device.memory_gib is not None:

@@ -6,18 +6,16 @@ from servekit.config.base import DTYPE_BYTES
 from servekit.planner.pages.formula import Formula, exact, short
 from servekit.planner.plan import Plan
 from servekit.spec.kv import largest_group
-from servekit.spec.model import kv_heads_per_rank
-from servekit.spec.pages import (
+from servekit.spec.layer_blocks import (
     KINDS,
     Page,
     drafted_bytes_per_token,
     head_bytes,
     index_bytes_per_token,
-    indexed_layers,
     layer_bytes_per_token,
-    owners,
     pages,
 )
+from servekit.spec.model import kv_heads_per_rank
 
 CACHE = "Keys and values"
 
@@ -25,7 +23,7 @@ CACHE = "Keys and values"
 def cache_formulas(made: Plan) -> Iterator[Formula]:
     config = made.config
     shape, tensor, dtype = config.model.shape, config.parallelism.tensor, config.kv.dtype
-    present = {shape.has_two_kinds and shape.window(layer) is None for layer in owners(shape)}
+    present = {shape.has_two_kinds and shape.window(layer) is None for layer in shape.own_kv_layers}
     for full in sorted(present):
         name = "a token in a layer"
         if shape.has_two_kinds:
@@ -57,7 +55,7 @@ def block(made: Plan) -> Formula:
     """Of the group of layers with most bytes in it."""
     config, layout, stage = made.config, made.kv, made.ledger.stage
     shape, members = config.model.shape, largest_group(config, stage)
-    both, indexed = pages(config), {*indexed_layers(shape)}
+    both, indexed = pages(config), {*shape.indexed_layers}
     full = sum(shape.window(layer) is None for layer in members)
     terms = [
         f"{count} layers x {layer_part(made, kind, both[kind])}"
@@ -92,7 +90,7 @@ def marginal(made: Plan) -> Formula:
     config, layout, name = made.config, made.kv, "a token"
     shape = config.model.shape
     drafted = drafted_bytes_per_token(config)
-    alike = not (shape.has_two_kinds or indexed_layers(shape) or drafted)
+    alike = not (shape.has_two_kinds or shape.indexed_layers or drafted)
     if layout.uniform and alike:
         layers = len(largest_group(config, made.ledger.stage))
         words, numbers = layer_of(made, full=False)

@@ -9,13 +9,13 @@ from servekit.planner.plan import Plan
 from servekit.spec import components
 from servekit.spec.activations import (
     FUSED_SAMPLER_COPIES,
-    VOCAB_ALIGNMENT,
     expert_workspace,
+    sampled_columns,
     sampled_rows,
 )
 from servekit.spec.components import Component
 from servekit.spec.groups import LayerGroup
-from servekit.spec.model import GIB, ceil_div, stage_layers
+from servekit.spec.model import GIB, stage_layers
 
 BESIDE, POOL = "Memory beside the weights", "Cache of one copy"
 
@@ -55,7 +55,7 @@ def activations(made: Plan) -> Formula:
         return as_measured("activations", part)
     shape, element = config.model.shape, DTYPE_BYTES[config.model.dtype]
     tokens, rows = config.scheduler.max_num_batched_tokens, sampled_rows(config)
-    vocab = ceil_div(shape.vocab_size, VOCAB_ALIGNMENT) * VOCAB_ALIGNMENT
+    vocab = sampled_columns(shape)
     experts = expert_workspace(config, made.ledger.stage)
     beside = element * tokens * shape.hidden_size + experts
     if config.hardware.kind != "cpu" and part.bytes == int(

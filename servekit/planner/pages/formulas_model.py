@@ -15,7 +15,6 @@ from servekit.spec.model import (
     parameters,
     rank_weights,
 )
-from servekit.spec.pages import indexed_layers, indexer_of
 
 MODEL, WEIGHTS = "Parameters of the model", "Weights of one device"
 
@@ -115,7 +114,7 @@ def attention_parts(shape: Shape) -> Iterator[tuple[str, int, tuple[str, str]]]:
     layers = shape.attention_layers
     if shape.mla is not None:
         yield "latent attention", len(layers), latent_attention_of(shape, shape.mla)
-        yield "indexer", len(indexed_layers(shape)), indexer_in(shape)
+        yield "indexer", len(shape.indexed_layers), indexer_in(shape)
         return
     full = sum(shape.window(layer) is None for layer in layers) if shape.has_two_kinds else 0
     yield "attention that slides", len(layers) - full, attention_of(shape, full=False)
@@ -138,7 +137,7 @@ def attention_of(shape: Shape, *, full: bool) -> tuple[str, str]:
 
 
 def indexer_in(shape: Shape) -> tuple[str, str]:
-    found, hidden = indexer_of(shape), exact(shape.hidden_size)
+    found, hidden = shape.indexer, exact(shape.hidden_size)
     if found is None or shape.mla is None:
         return "", ""
     rank = exact(shape.mla.q_lora_rank or shape.hidden_size)

@@ -7,7 +7,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from servekit.planner.catalogue.models import count, write_json
+from servekit.output import write_json
+from servekit.planner.catalogue.models import count
 from servekit.planner.pages.bars import memory_bar
 from servekit.planner.pages.reasons import HEADLINES, VERDICT_STYLES, reason
 from servekit.planner.pages.tables import (

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.errors import ConfigError
-from servekit.planner.catalogue.models import write_json
+from servekit.output import write_json
 from servekit.planner.metrics import metrics
 from servekit.planner.pages.reasons import VERDICT_STYLES, reason
 from servekit.planner.plan import Plan, plan

@@ -15,7 +15,7 @@ from servekit.spec.components import Component
 from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB
 
-VERDICTS = {"meets": "green", "misses": "red", "impossible": "red", "unsure": "yellow"}
+TARGET_STYLES = {"meets": "green", "misses": "red", "impossible": "red", "unsure": "yellow"}
 
 
 def grid(*headings: str, left: tuple[int, ...] = (0,)) -> Table:
@@ -106,7 +106,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def verdict(line: SloLine) -> Text:
-    return Text(line.verdict, style=VERDICTS[line.verdict])
+    return Text(line.verdict, style=TARGET_STYLES[line.verdict])
 
 
 def service_table(made: Plan, prediction: Prediction) -> Table:

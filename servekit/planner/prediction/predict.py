@@ -54,7 +54,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Rates and counts are of the whole deployment, over all data replicas.
+    """Rates and counts are of the whole deployment, over all copies of the model.
 
     TTFT is from arrival to the first token; TPOT is (last - first token) / (tokens - 1) of a
     request; ITL is between two steps that give a request tokens. Of a workload above `capacity`,
@@ -88,7 +88,7 @@ class Prediction:
 
 
 def predict(config: Config, layout: KvLayout) -> Prediction:
-    """`layout` is that of one replica; with no block in it, nothing runs and all times are None."""
+    """`layout` is that of one copy; with no block in it, nothing runs and all times are None."""
     engine = replica(config, layout)
     data, percentile = config.parallelism.data, config.slo.percentile / 100
     full = engine.full() if engine.seats else None
@@ -237,7 +237,7 @@ def itl(engine: Replica, state: State, share: float) -> float:
 
 
 def goodput(config: Config, engine: Replica, capacity: float) -> float:
-    """Requests a second of one replica, by halving: both times grow with the rate."""
+    """Requests a second of one copy, by halving: both times grow with the rate."""
     slo, share = config.slo, config.slo.percentile / 100
 
     def meets(rate: float) -> bool:

@@ -1,4 +1,4 @@
-"""The steady state of one replica: how many requests decode together, and how fast.
+"""The steady state of one copy of the model: how many requests decode together, and how fast.
 
 A step takes s(b) where b requests decode. A prompt adds e(b) to the steps that carry it, so of
 each second `rate x e` is lost to prompts, and a token takes s(b) / (1 - rate x e(b)). By Little's

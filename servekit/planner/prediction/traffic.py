@@ -1,4 +1,4 @@
-"""The declared workload as one replica sees it."""
+"""The declared workload as one copy of the model sees it."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from servekit.spec.kv import KvLayout
 
 @dataclass(frozen=True)  # without slots, so that means are worked out once
 class Traffic:
-    """Requests of one replica; lengths in tokens, log-normal, prompt and answer independent.
+    """Requests of one copy; lengths in tokens, log-normal, prompt and answer independent.
 
     `limit` is the longest request that is served, prompt and answer: longer ones are refused, so
     no length counts for more. `prefix` is what a prompt finds in the cache.

@@ -230,7 +230,7 @@ def pool_gib(book: Ledger, found: Measured) -> float:
     return max(0.0, left - (book.graphs.bytes / GIB if found.graphs_subtracted else 0.0))
 
 
-def layout_of(config: Config, pool: float) -> KvLayout:
-    """Of a cache of so many GiB on the worst rank."""
-    sizes = {"memory_gib": pool, "capacity_tokens": None, "memory_fraction": None}
+def layout_of(config: Config, size_gib: float) -> KvLayout:
+    """Of a cache of that size on the worst rank."""
+    sizes = {"memory_gib": size_gib, "capacity_tokens": None, "memory_fraction": None}
     return ledger(config.model_copy(update={"kv": config.kv.model_copy(update=sizes)})).layout

@@ -11,7 +11,7 @@ from servekit.config import site
 from servekit.config.paths import expanded
 from servekit.config.schema import Config
 from servekit.errors import ConfigError
-from servekit.planner.catalogue.models import write_json
+from servekit.output import write_json
 from servekit.planner.startup.boot_lines import BootLog, read_log
 from servekit.planner.startup.measured import (
     Compared,

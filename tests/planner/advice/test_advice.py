@@ -3,7 +3,9 @@
 import pytest
 
 from servekit.config.compose import load
+from servekit.planner.advice import search
 from servekit.planner.advice.advice import Advice
+from servekit.planner.outcome import assess
 from servekit.planner.plan import Plan, plan
 from tests.planner.refused import CPU, REFUSED, SLOW, UNFIT, too_much
 
@@ -147,10 +149,7 @@ def test_what_is_well_needs_no_advice() -> None:
 def test_a_search_tries_a_bounded_number_of_plans(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from servekit.planner.advice import search
-
     tried = []
     monkeypatch.setattr(search, "assess", lambda *a: tried.append(a) or assess(*a))
-    assess = planned.__globals__["plan"].__globals__["assess"]
     planned(words)
     assert len(tried) <= 1 + search.MOST_SINGLES + 2 * search.MOST_PAIRS

@@ -152,10 +152,11 @@ def test_measured_parts_say_so() -> None:
     }
     config = composed("dense")
     tree = {**dict(config), "calibration": {"constants": constants}}
-    for formula in formulas(plan(Config.model_validate(tree), advise=False)):
-        if formula.unit == "GiB" and formula.name in ("weights", "activations", "runtime"):
-            assert formula.standing == "measured"
-            assert evaluate(formula.numbers) == pytest.approx(formula.value, rel=1e-6)
+    every = formulas(plan(Config.model_validate(tree), advise=False))
+    found = {formula.name: formula for formula in every if formula.unit == "GiB"}
+    for name in ("weights", "activations", "graphs", "runtime"):
+        assert found[name].standing == "measured"
+        assert evaluate(found[name].numbers) == pytest.approx(found[name].value, rel=1e-6)
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -89,8 +89,8 @@ def test_pipeline_stages_work_on_as_many_batches_at_once() -> None:
 
 def test_a_prompt_now_and_then_holds_all_pipeline_batches_up_for_its_whole_way() -> None:
     two = fake_replica(FakeStep(pipeline=2), prompt=200)
-    (rare,) = (two.state(0.01, 0.005),)
-    (each,) = {two.curves.at(two.curves.added, rare.seen)}
+    rare = two.state(0.01, 0.005)
+    each = two.curves.at(two.curves.added, rare.seen)
     assert two.added(rare) == pytest.approx(2 * each, rel=1e-6)
 
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from servekit.config.schema import Config
 from servekit.config.shape import Shape
 from servekit.spec.kv import KvRead, empty_layout, kv_layout, kv_reads
+from servekit.spec.layer_blocks import index_bytes_per_token, kept_bytes_per_token, pages
 from servekit.spec.model import GIB
-from servekit.spec.pages import index_bytes_per_token, kept_bytes_per_token, pages
 from tests.conftest import tiny_config, tiny_shape
 from tests.spec.log_shapes import on_card
 from tests.spec.served import served, shape_of

@@ -8,11 +8,11 @@ a block, as vLLM does; if that is no whole number, the rest of its block is padd
 from dataclasses import dataclass
 
 from servekit.config.base import DTYPE_BYTES
-from servekit.config.parts import Indexer
 from servekit.config.schema import Config, KvDtype
 from servekit.config.shape import Shape
-from servekit.spec.model import ceil_div, kv_heads_per_rank
+from servekit.spec.model import kv_heads_per_rank
 from servekit.spec.state import layer_state_bytes
+from servekit.spec.tensors import ceil_div
 
 INDEX_GROUP = 128
 """Numbers of an indexer's key that share a float32 scale, where the cache is narrower than 16
@@ -52,38 +52,23 @@ def layer_bytes_per_token(
     return kv_heads_per_rank(shape, tensor, full=full) * both
 
 
-def indexer_of(shape: Shape) -> Indexer | None:
-    return shape.mla.indexer if shape.mla is not None else None
-
-
-def indexed_layers(shape: Shape) -> tuple[int, ...]:
-    found = indexer_of(shape)
-    return found.layers if found is not None else ()
-
-
 def index_bytes_per_token(shape: Shape, dtype: KvDtype) -> int:
     """What a layer with an indexer keeps of one token beside its latent vector, on every rank."""
-    found = indexer_of(shape)
-    if found is None:
+    if shape.indexer is None:
         return 0
+    width = shape.indexer.head_dim
     if dtype in DTYPE_BYTES:
-        return head_bytes(dtype, found.head_dim)
-    return found.head_dim + 4 * ceil_div(found.head_dim, INDEX_GROUP)
-
-
-def owners(shape: Shape) -> tuple[int, ...]:
-    """Layers with keys and values of their own."""
-    shared = {*shape.shared_kv_layers}
-    return tuple(layer for layer in shape.attention_layers if layer not in shared)
+        return head_bytes(dtype, width)
+    return width + 4 * ceil_div(width, INDEX_GROUP)
 
 
 def kept_bytes_per_token(shape: Shape, dtype: KvDtype) -> int:
     """What all layers of a model on one rank keep of a token, while no window has passed it."""
-    own = owners(shape)
+    own = shape.own_kv_layers
     full = sum(shape.window(layer) is None for layer in own)
     kept = full * layer_bytes_per_token(shape, dtype, full=True)
     kept += (len(own) - full) * layer_bytes_per_token(shape, dtype)
-    return kept + len(indexed_layers(shape)) * index_bytes_per_token(shape, dtype)
+    return kept + len(shape.indexed_layers) * index_bytes_per_token(shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +96,7 @@ def pages(config: Config) -> tuple[Page, Page]:
     kept = [layer_bytes_per_token(shape, config.kv.dtype, tensor, full=kind) for kind in KINDS]
     if not state and not config.kv.hybrid:
         return Page(unit, unit * kept[False]), Page(unit, unit * kept[True])
-    present = {shape.window(layer) is None for layer in owners(shape)}
+    present = {shape.window(layer) is None for layer in shape.own_kv_layers}
     widest = max(kept[kind] for kind in present or KINDS)
     block = unit * ceil_div(state, unit * widest) if state else unit
 
@@ -132,7 +117,7 @@ def block_bytes(config: Config, layers: tuple[int, ...]) -> int:
     shape = config.model.shape
     sliding, full = pages(config)
     seeing = sum(shape.window(layer) is None for layer in layers)
-    indexed = {*indexed_layers(shape)}
+    indexed = {*shape.indexed_layers}
     index = full.tokens * index_bytes_per_token(shape, config.kv.dtype)
     keys = seeing * full.bytes + (len(layers) - seeing) * sliding.bytes
     return keys + index * sum(layer in indexed for layer in layers)
