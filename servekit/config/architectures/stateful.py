@@ -12,6 +12,15 @@ from servekit.config.architectures.common import (
 )
 from servekit.config.architectures.family import Family
 
+QWEN_HYBRID = plain(
+    state="gated_delta",
+    qk_norm=True,
+    shared_gate=True,
+    fixed={PARTIAL: 0.25, "full_attention_interval": 4},
+    notes=(QWEN_NORM,),
+    extras=(extras.attention_gate,),
+)
+
 STATEFUL: dict[str, Family] = {
     "mamba": Family(state="mamba1", tied=True, extras=(extras.only_mixers,)),
     "falcon_mamba": Family(state="mamba1", tied=True, extras=(extras.only_mixers,)),
@@ -32,22 +41,8 @@ STATEFUL: dict[str, Family] = {
         notes=("attention without positions",),
         extras=(extras.one_part_a_layer,),
     ),
-    "qwen3_next": plain(
-        state="gated_delta",
-        qk_norm=True,
-        shared_gate=True,
-        fixed={PARTIAL: 0.25, "full_attention_interval": 4},
-        notes=(QWEN_NORM,),
-        extras=(extras.attention_gate,),
-    ),
-    "qwen3_5_text": plain(
-        state="gated_delta",
-        qk_norm=True,
-        shared_gate=True,
-        fixed={PARTIAL: 0.25, "full_attention_interval": 4},
-        notes=(QWEN_NORM,),
-        extras=(extras.attention_gate,),
-    ),
+    "qwen3_next": QWEN_HYBRID,
+    "qwen3_5_text": QWEN_HYBRID,
     "olmo_hybrid": plain(
         state="gated_delta",
         qk_norm=True,
