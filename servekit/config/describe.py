@@ -23,6 +23,25 @@ SUFFIXES = {
 }
 """By the end of a key, the longer ends first."""
 NOUNS = ("tokens", "requests", "GPUs", "GiB", "MiB", "seconds")
+OTHER_WORDS = {
+    "awq": ("int4_g128",),
+    "gptq": ("gptq_g128", "int4_g128"),
+    "w8a8": ("int8",),
+    "fp4": ("nvfp4",),
+    "q4_k_m": ("q4_k",),
+    "q5_k_m": ("q5_k",),
+    "fp8_e4m3": ("fp8",),
+    "fp8_e5m2": ("fp8",),
+    "bf16": ("bfloat16", "none"),
+    "fp16": ("float16", "none"),
+    "half": ("float16",),
+    "fp32": ("float32",),
+    "gpu_memory_utilization": ("memory_fraction",),
+    "mem_fraction_static": ("memory_fraction",),
+    "tensor_parallel_size": ("tensor",),
+    "pipeline_parallel_size": ("pipeline",),
+}
+"""What other engines say, and the words here; which of them is an option depends on the key."""
 
 
 def models_of(annotation: Any) -> list[type[BaseModel]]:
@@ -154,10 +173,27 @@ def unit(key: str, field: FieldInfo) -> str | None:
 
 
 def nearest(word: str, names: list[str], cutoff: float = 0.6) -> str | None:
-    """The name that was probably meant: a near one, or the only one that begins so; else None."""
-    near = difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    """The name that was probably meant; None if there is none.
+
+    The same letters or nearly so come first, then our name for a word of another engine, then
+    names with more or fewer parts (a100 and a100_80g, h100_sxm and h100), then a near one.
+    """
+    plain = _letters(word)
+    same = [name for name in names if _letters(name) == plain]
+    other = [name for name in OTHER_WORDS.get(word.lower(), ()) if name in names]
+    longer = [name for name in names if name.startswith(f"{word}_") or name.endswith(f"_{word}")]
+    shorter = [name for name in names if word.lower().startswith(f"{name}_")]
+    slip, near = (
+        difflib.get_close_matches(word, names, n=1, cutoff=limit) for limit in (0.9, cutoff)
+    )
     begun = [name for name in names if len(word) > 2 and name.startswith(word)]
-    return near[0] if near else begun[0] if len(begun) == 1 else None
+    only = begun if len(begun) == 1 else []
+    parts = [*longer, *sorted(shorter, key=len, reverse=True)]
+    return next(iter([*same, *other, *slip, *parts, *near, *only]), None)
+
+
+def _letters(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())
 
 
 def siblings(key: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from servekit.config.base import LEAST, MOST
-from servekit.config.describe import allowed, kinds_with, nearest_key, siblings
+from servekit.config.describe import allowed, kinds_with, nearest, nearest_key, siblings
 from servekit.config.origins import Origin, leaves, select
 from servekit.errors import ConfigError
 
@@ -80,11 +80,11 @@ def of_validation(
             yield Problem("missing", key, f"nothing sets it; it must be {allowed(key, tree)}")
         else:
             key = _known_part(key, tree)
-            value = select(tree, tuple(key.split(".")))
+            value, must = select(tree, tuple(key.split("."))), allowed(key, tree)
             yield Problem(
                 "value",
                 key,
-                f"{shown(value)} is not allowed; it must be {allowed(key, tree)}{_hint(value)}",
+                f"{shown(value)} is not allowed; it must be {must}{_hint(value, must)}",
                 *_places([key], origins),
             )
 
@@ -109,7 +109,10 @@ def _known_part(key: str, tree: Mapping[str, Any]) -> str:
     return key
 
 
-def _hint(value: Any) -> str:
+def _hint(value: Any, must: str) -> str:
+    if isinstance(value, str) and value != "auto" and must.startswith("one of "):
+        meant = nearest(value, must.removeprefix("one of ").split(", "))
+        return f"; did you mean {meant}?" if meant else ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         if MOST < value < math.inf:
             return "; no number is above 10^12"

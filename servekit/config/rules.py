@@ -31,11 +31,11 @@ def uneven_heads(config: Config) -> Iterator[str]:
     if shape.attention_layers:
         full = shape.heads_of(full=True).kv_heads
         for kv_heads in (shape.heads,) if shape.mla else (shape.kv_heads, full):
-            if shape.heads % tensor or (kv_heads % tensor and tensor % kv_heads):
-                yield (
-                    f"parallelism.tensor={tensor} does not divide {shape.heads} heads and "
-                    f"{kv_heads} KV heads"
-                )
+            wrong = [f"{shape.heads} heads"] if shape.heads % tensor else []
+            if kv_heads % tensor and tensor % kv_heads and not shape.mla:
+                wrong.append(f"{kv_heads} KV heads")
+            if wrong:
+                yield f"parallelism.tensor={tensor} does not divide {' and '.join(wrong)}"
                 break
     match shape.state:
         case None:

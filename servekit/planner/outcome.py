@@ -128,9 +128,13 @@ def book_of(config: Config) -> Ledger:
 
 
 def assess(config: Config, book: Ledger | None = None) -> Outcome:
-    """Raises nothing: what does not fit is an outcome that says so. `book` saves making it."""
+    """Raises nothing: what does not fit is an outcome that says so. `book` saves making it.
+
+    Of a cache that only the better end of the band gives any block there is nothing to predict.
+    """
     book = book or book_of(config)
-    prediction = predict(config, book.layout) if book.fits else None
+    holds_any = book.layout.num_blocks >= book.layout.blocks_for(1)
+    prediction = predict(config, book.layout) if book.fits and holds_any else None
     price = cost(config, prediction)
     lines = judge(config, prediction, price) if prediction is not None else ()
     return Outcome(

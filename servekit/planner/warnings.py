@@ -40,7 +40,7 @@ def warnings(outcome: Outcome) -> Iterator[str]:
 
 def of_the_cache(config: Config, book: Ledger) -> Iterator[str]:
     """A cache that is shorter than what was promised of it."""
-    if book.verdict == "does_not_fit":
+    if book.verdict == "does_not_fit" or not book.layout.num_blocks:
         return
     if not book.holds_longest_request:
         yield (

@@ -225,3 +225,33 @@ def test_an_invalid_configuration_exits_with_2_and_survives_pickling() -> None:
     assert error.exit_code == 2
     assert str(again) == str(error)
     assert again.problems == error.problems
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("hardware=a100", "a100_40g"),
+        ("hardware=h100_80g", "h100"),
+        ("hardware=H100_SXM", "h100"),
+        ("hardware=rtx_4090", "rtx4090"),
+        ("model=mistral_small", "mistral_small_24b"),
+        ("kv=fp8", "paged_fp8"),
+        ("quantization=awq", "int4_g128"),
+        ("quantization=int4", "int4_g128"),
+        ("quantization=bf16", "none"),
+        ("quantization.weights=gptq", "gptq_g128"),
+        ("kv.dtype=fp8_e4m3", "fp8"),
+        ("model.dtype=bf16", "bfloat16"),
+        ("kv.gpu_memory_utilization=0.9", "kv.memory_fraction"),
+        ("parallelism.tensor_parallel_size=2", "parallelism.tensor"),
+    ],
+)
+def test_a_word_of_another_engine_is_answered_with_ours(word: str, meant: str) -> None:
+    (problem,) = refusal(word).problems
+    assert f"did you mean {meant}?" in problem.message
+
+
+def test_only_the_heads_that_do_not_divide_are_named() -> None:
+    words = ["model=qwen3_14b", "hardware=h100", "model.max_model_len=8192"]
+    (problem,) = refusal(*words, "parallelism.tensor=5").problems
+    assert problem.message == "parallelism.tensor=5 does not divide 8 KV heads"

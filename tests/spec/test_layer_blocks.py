@@ -102,7 +102,7 @@ def test_a_shape_that_cannot_be_is_refused(changes: dict[str, Any], says: str) -
 
 def test_ranks_must_divide_the_heads_of_both_kinds() -> None:
     shape = tiny_shape(**TWO_KINDS, heads=12, kv_heads=4, full_kv_heads=3)
-    with pytest.raises(ValidationError, match="tensor=4 does not divide 12 heads and 3 KV heads"):
+    with pytest.raises(ValidationError, match="tensor=4 does not divide 3 KV heads"):
         tiny_config(model={"shape": shape}, parallelism={"tensor": 4})
 
 

@@ -46,7 +46,8 @@ def repository(config_dir: str | None) -> Repository:
     except subprocess.CalledProcessError as error:
         raise ConfigError(
             f"{near} is not in a git repository that can be read, so there are no revisions to "
-            f"compare ({_complaint(error)}); two quoted lists of words need none"
+            f"compare ({_complaint(error)}); two quoted lists of words, such as "
+            "'+recipe=a' '+recipe=a kv.dtype=fp8', need none"
         ) from error
     folder = wanted.relative_to(top).as_posix() if config_dir else CONF
     return Repository(top, folder, bool(config_dir))
@@ -61,8 +62,8 @@ def commit(repo: Repository, revision: str) -> str:
     except subprocess.CalledProcessError as error:
         raise ConfigError(
             f"{revision!r} is neither a revision of {repo.top} nor words of a configuration; "
-            "words have a = in them, as in '+recipe=name kv.dtype=fp8', and a revision that a "
-            "shallow clone lacks must be fetched"
+            f"words have a = in them, as in '+recipe={revision} kv.dtype=fp8', and a revision that "
+            "a shallow clone lacks must be fetched"
         ) from error
     return named.decode().strip()
 
