@@ -1,6 +1,7 @@
 """Measured efficiencies of cards: which part of the peak rates their kernels reach.
 
-Each file of `efficiency/` is one table and says where its numbers come from. An efficiency is the
+Each file of `efficiency/` is one table; its `source` and `standing` say, to its readers, where the
+numbers come from and how sure they are. An efficiency is the
 time at peak rates over the time taken, so it lies between 0 and 1.
 """
 
@@ -49,8 +50,6 @@ class Efficiency:
 
     cards: tuple[str, ...]
     """names of the hardware it was measured on"""
-    source: str
-    standing: str
     band: float
     """half-width of the interval around times of dense models, relative"""
     gemm: Mapping[str, Gemm]
@@ -131,8 +130,6 @@ def _read(tree: Mapping[str, Any]) -> Efficiency:
     attention, links, host = tree["attention"], tree["all_reduce"], tree["host"]
     return Efficiency(
         cards=tuple(tree["cards"]),
-        source=tree["source"],
-        standing=tree["standing"],
         band=tree["band"],
         gemm=_gemms(tree["gemm"]),
         experts=_gemms(tree["experts"]),
