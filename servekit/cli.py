@@ -10,22 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from servekit import output
+from servekit.config.hydra_words import COMPLETION, HYDRA_FLAGS, check_completion, leads, taken
 from servekit.errors import ConfigError, ServekitError
-
-CFG = ("job", "hydra", "all")
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-COMPLETION = ("--shell-completion", "-sc")
-HYDRA_FLAGS: dict[str, tuple[str, ...] | None] = {
-    **dict.fromkeys(("--cfg", "-c"), CFG),
-    **dict.fromkeys(("--info", "-i"), INFO),
-    **dict.fromkeys(("--package", "-p", "--resolve", *COMPLETION)),
-}
-"""Flags that Hydra answers by itself, with the words that may follow where they are fixed."""
 
 VERB_FLAGS = {"--explain": "plan", "--markdown": "diff"}
 """Switches of one verb each."""
 
-VERB_VALUES = {"--from-log": ("plan", "a file"), "--fail-on": ("diff", "policies")}
+VERB_VALUES = {
+    "--from-log": ("plan", "a file"),
+    "--fail-on": ("diff", "policies"),
+    "--requests": ("simulate", "a number"),
+    "--seeds": ("simulate", "a number"),
+    "--html": ("simulate", "a file"),
+    "--compare": ("simulate", "key=value,value"),
+}
 """Flags of one verb each that take a value, and what it is."""
 
 OUR_FLAGS = (
@@ -89,6 +87,23 @@ def _plan(line: Line) -> int:
     return sweep(each, lambda words: load(words, line.config_dir), line.as_json)
 
 
+def _simulate(line: Line) -> int:
+    if line.sweep:
+        raise ConfigError("simulate compares with --compare key=value,value; -m is for plan")
+    from servekit.config.compose import load
+    from servekit.simulator.simulate import main as simulate
+
+    return simulate(
+        line.words,
+        lambda words: load(words, line.config_dir).config,
+        as_json=line.as_json,
+        requests=line.options.get("--requests"),
+        seeds=line.options.get("--seeds"),
+        html=line.options.get("--html"),
+        varied=line.options.get("--compare"),
+    )
+
+
 def _explain(line: Line) -> int:
     if line.sweep:
         raise ConfigError("explain shows one configuration; -m is for `servekit plan -m ...`")
@@ -130,6 +145,7 @@ def _doctor(line: Line) -> int:
 VERBS: dict[str, Verb] = {
     "serve": Verb("plan, check and launch; the verb may be left out", _serve),
     "plan": Verb("does it fit, how fast, what does it cost, before anything is loaded", _plan),
+    "simulate": Verb("what clients would see: this scheduler, on a modelled device", _simulate),
     "diff": Verb("what a change does to capacity, latency and cost", _diff, composes=False),
     "explain": Verb("a key's value, meaning, limits, and where it came from", _explain),
     "models": Verb("list the models; fetch or inspect one", _models, composes=False),
@@ -169,7 +185,7 @@ def parse(arguments: Sequence[str]) -> Line:
         elif flag in VERB_VALUES:
             line.options[flag] = _value(flag, value if equals else None, rest)
         elif flag in HYDRA_FLAGS:
-            line.hydra += _hydra(word, rest)
+            line.hydra += taken(word, rest)
         else:
             _switch(line, word)
     if line.words and _is_bare(line.words[0]):
@@ -181,8 +197,8 @@ def parse(arguments: Sequence[str]) -> Line:
     if late is not None and line.verb is None:
         raise ConfigError(f"the command comes first: servekit {late} ...")
     if set(COMPLETION) & set(line.hydra):
-        _check_completion(line.words)
-    elif line.hydra and not _leads(line.hydra):
+        check_completion(line.words)
+    elif line.hydra and not leads(line.hydra):
         raise ConfigError(f"{line.hydra[0]} goes with --cfg job, which shows the composed YAML")
     return line
 
@@ -202,37 +218,6 @@ def _check_options(line: Line) -> None:
             raise ConfigError(f"{flag} is for servekit {verb}")
 
 
-def _leads(hydra: list[str]) -> bool:
-    return any(HYDRA_FLAGS.get(flag) in (CFG, INFO) for flag in hydra)
-
-
-def _hydra(word: str, rest: list[str]) -> list[str]:
-    """One of Hydra's flags with its value, which is taken off `rest`; Hydra's checks are ours."""
-    flag, equals, value = word.partition("=")
-    if flag in (*COMPLETION, "--resolve"):
-        if equals:
-            raise ConfigError(f"{flag} takes no value, here {value!r}")
-        return [flag]
-    given = value if equals else rest.pop(0) if _is_value(rest) else None
-    choices = HYDRA_FLAGS[flag]
-    if choices is INFO and given is None:
-        return [flag]
-    if not given or (choices is not None and given not in choices):
-        wanted = f"one of {', '.join(choices)}" if choices else "a group, such as kv,"
-        raise ConfigError(f"{flag} needs {wanted} after it" + (f", not {given}" if given else ""))
-    return [flag, given]
-
-
-def _check_completion(words: list[str]) -> None:
-    shells = ("bash", "fish", "zsh")
-    known = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in shells]
-    if len(words) != 1 or words[0] not in known:
-        raise ConfigError(
-            f"-sc needs one of install=SHELL, uninstall=SHELL, query=SHELL after it, where SHELL "
-            f"is {', '.join(shells)}" + (f"; here it has {' '.join(words)}" if words else "")
-        )
-
-
 def _switch(line: Line, word: str) -> None:
     match word:
         case "--json":
@@ -247,10 +232,6 @@ def _switch(line: Line, word: str) -> None:
             line.options[word] = ""
         case _:
             raise ConfigError(f"there is no flag {word}{_meant(word, [*OUR_FLAGS, *HYDRA_FLAGS])}")
-
-
-def _is_value(rest: list[str]) -> bool:
-    return bool(rest) and not set(rest[0]) & set("=+~") and not rest[0].startswith("-")
 
 
 def _is_bare(word: str) -> bool:

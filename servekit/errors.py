@@ -20,6 +20,7 @@
     │   ├── BodyTooLarge                   a body beyond server.max_body_mib      413
     │   └── UnsupportedField               a field that this release cannot honour
     ├── Overloaded                     the queue is full                          429
+    │   └── SloUnattainable                its first token would come too late
     ├── NotReady                       loading or draining                        503
     └── EngineError                    our fault                                  500
         └── EngineDied                     the engine process is gone             503
@@ -168,6 +169,10 @@ class Overloaded(ServekitError):
     status = 429
     kind = "rate_limit_error"
     code = "queue_full"
+
+
+class SloUnattainable(Overloaded):
+    code = "slo_unattainable"
 
 
 class NotReady(ServekitError):

@@ -16,8 +16,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "output": set(),
     "config": {"errors"},
     "spec": {"config"},
-    "scheduler": {"config"},
-    "planner": {"spec", "config", "output"},
+    "scheduler": {"config", "spec"},
+    "workload": {"config"},
+    "simulator": {"spec", "scheduler", "workload", "config", "output"},
+    "planner": {"spec", "simulator", "scheduler", "workload", "config", "output"},
     "telemetry": {"config"},
     "kernels": set(),
     "model": {"spec", "kernels", "config"},
@@ -26,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each package may import besides itself and `errors`; `cli` may import any."""
 
-PURE = ["errors", "config", "spec", "scheduler", "planner", "telemetry"]
+PURE = ["errors", "config", "spec", "scheduler", "workload", "simulator", "planner", "telemetry"]
 MAY_DEFER = {("planner.catalogue.models", "model"), ("planner.catalogue.files", "model")}
 """Imports inside a function that cross an arrow: `servekit models fetch` needs `model.sources`, and
 the cache knows where it keeps a file."""

@@ -18,9 +18,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from servekit.config.derive import RULES, choose_kv_size, derive
+from servekit.config.derive import RULES, derive
 from servekit.config.describe import nearest
 from servekit.config.folders import options
+from servekit.config.kv_size import choose_kv_size
 from servekit.config.library import RECIPE, Library
 from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves
 from servekit.config.problems import InvalidConfig, Problem, of_validation

@@ -8,7 +8,7 @@ from typing import Any
 from servekit.config import hf, machine, site
 from servekit.config.origins import COMMAND_LINE_RANK, Layered, Origin, leaves, select
 from servekit.config.paths import expanded
-from servekit.config.problems import Problem, with_value
+from servekit.config.problems import Problem
 from servekit.errors import ConfigError
 
 AUTO = "auto"
@@ -117,6 +117,14 @@ def _by_speed(tree: Tree, sizes: tuple[int, int, int]) -> int:
     return sizes[0] if tflops < 450 else sizes[1] if tflops < 1200 else sizes[2]
 
 
+def _step_ms(tree: Tree) -> float | None:
+    """Read before the step's tokens are derived: a number of them is a choice of the user's."""
+    if select(tree, ("scheduler", "max_num_batched_tokens")) != AUTO:
+        return None
+    target: float | None = select(tree, ("slo", "tpot_ms"))
+    return target
+
+
 def _step_tokens(tree: Tree) -> int:
     seats = select(tree, ("scheduler", "max_num_seqs"))
     most = _by_speed(tree, (2048, 8192, 16384))
@@ -188,6 +196,12 @@ RULES: dict[str, Rule] = {
         "as the source has them, model.quantized={value}",
         reads="model.quantized",
     ),
+    "scheduler.max_step_ms": Rule(
+        _step_ms,
+        "slo.tpot_ms={value}, if max_num_batched_tokens is auto too; null: a step is as long as "
+        "its tokens take",
+        reads="slo.tpot_ms",
+    ),
     "scheduler.max_num_batched_tokens": Rule(
         _step_tokens,
         "steps of like duration: 2048, from 450 TFLOPS 8192, from 1200 TFLOPS 16384; "
@@ -202,10 +216,8 @@ RULES: dict[str, Rule] = {
     ),
     "kv.dtype": Rule(_copy("model.dtype"), "the same as model.dtype={value}", reads="model.dtype"),
     "kv.hybrid": Rule(
-        lambda tree: _read(tree, "hardware.kind") != "cpu",
-        "true on a GPU; on a CPU this release stores every layer at full length; "
-        "hardware.kind={value}",
-        reads="hardware.kind",
+        lambda tree: True,
+        "true: layers keep what they can still see",
     ),
     "kv.memory_fraction": Rule(
         _memory_fraction,
@@ -218,8 +230,6 @@ RULES: dict[str, Rule] = {
     ),
 }
 """In the order in which they are applied: a rule may read what one before it derived."""
-
-KV_SIZES = ("memory_gib", "capacity_tokens", "memory_fraction")
 
 
 def derive(layered: Layered) -> tuple[list[Problem], set[str]]:
@@ -267,32 +277,3 @@ def _origin(rule: Rule, tree: Tree) -> Origin:
 
 def _problem(key: str, message: str, origin: Origin) -> Problem:
     return Problem("value", key, message, (origin.where,), origin.kind == "word")
-
-
-def choose_kv_size(layered: Layered) -> list[Problem]:
-    """Keeps the one size of the KV cache that the highest layer gives; the others become null.
-
-    Two in one layer contradict each other. None at all is left to the schema.
-    """
-    given = {
-        f"kv.{name}": layered.origins[f"kv.{name}"]
-        for name in KV_SIZES
-        if select(layered.tree, ("kv", name)) is not None and f"kv.{name}" in layered.origins
-    }
-    if len(given) < 2:
-        return []
-    highest = max(origin.rank for origin in given.values())
-    winners = [key for key, origin in given.items() if origin.rank == highest]
-    if len(winners) > 1:
-        places = tuple(with_value(key, given[key].value, given[key]) for key in winners)
-        message = f"{' and '.join(winners)} both say how large the cache is; give one of them"
-        from_word = any(given[key].kind == "word" for key in winners)
-        return [Problem("rule", "kv", message, places, from_word)]
-    winner = winners[0]
-    sentence = f"replaced by {winner} from {given[winner].where}"
-    for key in given:
-        if key != winner:
-            layered.merge(
-                tuple(key.split(".")), None, Origin("derived", sentence, None, rank=highest)
-            )
-    return []

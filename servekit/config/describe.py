@@ -79,6 +79,10 @@ def field_at(key: str, tree: Mapping[str, Any]) -> FieldInfo | None:
     node: Any = tree
     field = None
     for part in key.split("."):
+        if field is not None and get_origin(field.annotation) is dict:
+            inner = FieldInfo.from_annotation(get_args(field.annotation)[1])
+            inner.description = field.description
+            return inner
         kind = node.get("kind") if isinstance(node, Mapping) else None
         models.sort(key=lambda model: not _is_kind(model, kind))
         field = next((m.model_fields[part] for m in models if part in m.model_fields), None)
@@ -116,6 +120,8 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
         return f"{text}, or null" if types.NoneType in get_args(annotation) else text
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(str, get_args(annotation)))}"
+    if get_origin(annotation) is dict:
+        return f"names, each with {_allowed(get_args(annotation)[1], [])}"
     if get_origin(annotation) is tuple:
         return f"a list, each {_allowed(get_args(annotation)[0], [])}"
     if form := next((item for item in metadata if isinstance(item, Form)), None):

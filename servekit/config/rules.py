@@ -24,6 +24,13 @@ def impossible(config: Config) -> Iterator[str]:
         )
     if config.speculative.method == "mtp" and not shape.mtp_layers:
         yield "speculative.method=mtp needs model.shape.mtp_layers; this model has none"
+    if config.slo.admission == "enforce" and config.slo.ttft_ms is None:
+        yield (
+            "slo.admission=enforce refuses requests that would miss slo.ttft_ms, which is null; "
+            "give a target, or use slo.admission=observe"
+        )
+    if config.kv.pinned_prompts and not config.kv.prefix_caching:
+        yield "kv.pinned_prompts are of the prefix cache, and kv.prefix_caching is false"
 
 
 def uneven_heads(config: Config) -> Iterator[str]:

@@ -9,8 +9,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, Dtype, FloatOrZero, Form, Gib, Group, PositiveFloat
+from servekit.config.base import (
+    Count,
+    Dtype,
+    FloatOrZero,
+    Form,
+    Gib,
+    GibOrZero,
+    Group,
+    PositiveFloat,
+)
 from servekit.config.rules import impossible
+from servekit.config.scheduling import SchedulerConfig
 from servekit.config.shape import Shape
 from servekit.config.targets import (
     CalibrationConfig,
@@ -128,25 +138,6 @@ class ParallelismConfig(Group):
         return self
 
 
-class SchedulerConfig(Group):
-    policy: Literal["continuous", "static"] = Field(
-        description="continuous: requests join and leave at every step; "
-        "static: a batch runs to its end before the next is admitted"
-    )
-    max_num_seqs: Count = Field(description="requests that run at once")
-    max_num_batched_tokens: Count = Field(description="tokens computed in one step")
-    max_num_waiting: Count = Field(description="requests that may wait; more are refused with 429")
-
-    @model_validator(mode="after")
-    def _budget(self) -> Self:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
-                f"({self.max_num_seqs}): a step could not give every running request its one token"
-            )
-        return self
-
-
 class KvConfig(Group):
     block_size: Annotated[int, Field(ge=1, le=1024)] = Field(description="tokens in a block")
     dtype: KvDtype = Field(
@@ -162,6 +153,13 @@ class KvConfig(Group):
         description="size of the KV cache as a share of what is free after the weights"
     )
     prefix_caching: bool = Field(description="reuse blocks of equal prompt prefixes")
+    offload_gib: GibOrZero = Field(
+        description="host memory that preempted requests may be swapped to, GiB; 0: they are "
+        "computed again"
+    )
+    pinned_prompts: tuple[str, ...] = Field(
+        description="system prompts whose blocks are the last to be evicted"
+    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -223,6 +221,10 @@ class ServerConfig(Group):
 
 class TelemetryConfig(Group):
     exporter: Literal["prometheus", "none"] = Field(description="prometheus: text at /metrics")
+    step_log: str | None = Field(
+        description="a file that every step is written to as a line of JSON, for "
+        "servekit simulate calibration=FILE; null: none"
+    )
 
 
 class Config(Group):

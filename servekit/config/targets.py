@@ -4,7 +4,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, CountOrZero, GibOrZero, Group, PositiveFloat, Spread
+from servekit.config.base import (
+    Count,
+    CountOrZero,
+    FloatOrZero,
+    GibOrZero,
+    Group,
+    PositiveFloat,
+    Spread,
+)
 
 
 class SpeculativeConfig(Group):
@@ -53,21 +61,60 @@ class SloConfig(Group):
     enforce: Literal["refuse", "warn"] = Field(
         description="whether serve refuses a plan that misses a target"
     )
+    admission: Literal["observe", "enforce"] = Field(
+        description="enforce: a request that is predicted to miss ttft_ms is refused with 429 and "
+        "told when to come again; observe: such requests are only counted"
+    )
 
 
 class WorkloadConfig(Group):
-    """The traffic that is planned for; lengths are log-normal with these means."""
+    """The traffic that is planned for and simulated; lengths are log-normal with these means.
 
+    With a `trace` its times and lengths are taken instead of request_rate, arrivals and lengths.
+    """
+
+    arrivals: Literal["open", "bursts", "closed"] = Field(
+        description="open: at request_rate with gaps of arrival_cv; bursts: the same, burst_size "
+        "at once; closed: concurrency clients, each of which asks again once it is answered"
+    )
     request_rate: PositiveFloat = Field(description="requests a second, over all copies")
     arrival_cv: Spread = Field(
         description="spread of the times between requests over their mean; 1: Poisson"
     )
+    burst_size: Count = Field(description="requests that come at once, with arrivals: bursts")
+    concurrency: Count = Field(description="clients, with arrivals: closed")
     prompt_tokens: Count = Field(description="tokens of a prompt, on average")
-    prompt_cv: Spread = Field(description="its spread over its mean")
+    prompt_cv: Spread = Field(description="its spread over its mean; 0: all are of one length")
     output_tokens: Count = Field(description="tokens of an answer, on average")
-    output_cv: Spread = Field(description="its spread over its mean")
+    output_cv: Spread = Field(description="its spread over its mean; 0: all are of one length")
     shared_prefix_tokens: CountOrZero = Field(
-        description="tokens at the start of every prompt that are the same"
+        description="tokens at the start of prompts that are the same"
+    )
+    shared_prefixes: Count = Field(
+        description="different such starts; the k-th is chosen as often as 1/k (Zipf)"
+    )
+    turns: PositiveFloat = Field(
+        description="requests of a conversation, on average; each begins with all that was said"
+    )
+    think_s: FloatOrZero = Field(description="from an answer to the next turn, seconds on average")
+    patience_s: PositiveFloat | None = Field(
+        description="clients leave when there is no first token by then; null: they stay"
+    )
+    batch_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="share of requests that are of class batch, which nobody waits for"
+    )
+    tenants: dict[str, PositiveFloat] = Field(
+        description="share of requests of each tenant; none: all are of one"
+    )
+    priorities: dict[str, PositiveFloat] = Field(
+        description="share of requests with each priority, a whole number; none: all have 0"
+    )
+    trace: str | None = Field(
+        description="a file to replay (Azure, BurstGPT, Vidur CSV, Mooncake JSONL, ShareGPT JSON), "
+        "or the name of one that comes with servekit; null: as the other keys say"
+    )
+    trace_speed: PositiveFloat = Field(
+        description="how many times faster than recorded a trace is replayed"
     )
 
     @model_validator(mode="after")
@@ -77,7 +124,15 @@ class WorkloadConfig(Group):
                 f"shared_prefix_tokens ({self.shared_prefix_tokens}) must be less than "
                 f"prompt_tokens ({self.prompt_tokens})"
             )
+        if wrong := [name for name in self.priorities if not _is_whole(name)]:
+            raise ValueError(f"priorities are whole numbers; {', '.join(wrong)} is none")
+        if self.turns < 1:
+            raise ValueError(f"turns ({self.turns}) is at least 1: a conversation has a request")
         return self
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
 
 
 class Constants(Group):

@@ -13,7 +13,10 @@ from servekit.model.cache import KvCache
 from servekit.model.decoder import Decoder
 from servekit.model.weights import load_decoder
 from servekit.scheduler.scheduler import Scheduler
+from servekit.scheduler.settings import settings_of
+from servekit.spec.groups import layer_groups
 from servekit.spec.kv import KvLayout
+from servekit.spec.latency import step_model
 from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
 
@@ -46,19 +49,15 @@ def assemble(
     does not have, WeightsError where the model gives no numbers.
     """
     layout = ledger(config, weights_bytes=decoder.weight_bytes).layout
-    cache = allocate(config, layout)
-    runner = Runner(decoder, cache, device=device_of(config))
+    settings = settings_of(config, layout, step_model(config))
+    cache, host = allocate(config, layout, settings.kv.host_blocks)
+    runner = Runner(decoder, cache, device=device_of(config), host=host)
     started = time.monotonic()
-    warm_up(runner, config, lambda done, total: report(Loading("warmup", done, total)))
-    scheduler = Scheduler(
-        config.scheduler,
-        num_blocks=layout.allocated_blocks,
-        block_size=layout.block_size,
-        max_model_len=config.model.max_model_len,
-        prefix_caching=config.kv.prefix_caching,
-    )
+    warm_up(runner, config, layout, lambda done, total: report(Loading("warmup", done, total)))
+    scheduler = Scheduler(settings)
     measured = Ready(
         max_model_len=config.model.max_model_len,
+        max_servable_tokens=scheduler.kv.max_servable_tokens,
         capacity_tokens=layout.capacity_tokens,
         num_blocks=layout.num_blocks,
         weights_bytes=decoder.weight_bytes,
@@ -69,12 +68,13 @@ def assemble(
     return scheduler, runner, measured
 
 
-def allocate(config: Config, layout: KvLayout) -> KvCache:
-    """Blocks that requests may own, and the null block beside them."""
-    if not layout.uniform:
+def allocate(config: Config, layout: KvLayout, host_blocks: int) -> tuple[KvCache, KvCache | None]:
+    """Blocks that requests may own, the null block beside them, and those of host memory."""
+    if not runs(layout):
         raise NotBuilt(
-            "kv.hybrid=true keeps less of sliding-window layers than of others, which this release "
-            "plans but does not run; use kv.hybrid=false"
+            "kv.hybrid=true keeps less of some layers than of others, which this release runs for "
+            "sliding windows whose keys and values are as wide as those of other layers; use "
+            "kv.hybrid=false"
         )
     if layout.num_blocks == 0:
         raise DoesNotFit(
@@ -82,17 +82,40 @@ def allocate(config: Config, layout: KvLayout) -> KvCache:
             f"({layout.bytes_per_block / GIB:.3f} GiB); give it more (kv.memory_gib) or take a "
             "smaller model"
         )
-    kv = config.kv
+    device = device_of(config)
     try:
-        return KvCache(
-            config.model.shape,
-            layout.allocated_blocks,
-            layout.block_size,
-            kv.dtype,
-            device_of(config),
-        )
+        cache = _cache(config, layout, layout.allocated_blocks, device)
     except (RuntimeError, MemoryError) as refused:
         raise DoesNotFit(
             f"a KV cache of {layout.bytes / GIB:.2f} GiB could not be allocated: {refused}; "
             "lower kv.memory_gib or kv.memory_fraction"
         ) from refused
+    if host_blocks == 0:
+        return cache, None
+    try:
+        return cache, _cache(config, layout, host_blocks, "cpu", pinned=device != "cpu")
+    except (RuntimeError, MemoryError) as refused:
+        raise DoesNotFit(
+            f"host memory of {config.kv.offload_gib:g} GiB could not be allocated: {refused}; "
+            "lower kv.offload_gib"
+        ) from refused
+
+
+def runs(layout: KvLayout) -> bool:
+    """Blocks of every group hold as many tokens of layers that see all or a sliding window."""
+    return all(group.kind in ("full", "sliding") and group.stretch == 1 for group in layout.groups)
+
+
+def _cache(
+    config: Config, layout: KvLayout, blocks: int, device: str, *, pinned: bool = False
+) -> KvCache:
+    groups = [layers for _, layers in layer_groups(config.model.shape, config.kv.hybrid)]
+    return KvCache(
+        config.model.shape,
+        blocks,
+        layout.block_size,
+        config.kv.dtype,
+        device,
+        groups=groups,
+        pinned=pinned,
+    )

@@ -59,13 +59,25 @@ class Mailbox:
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._encoder = msgspec.msgpack.Encoder()
 
-    def receive(self, wait_s: float | None) -> list[ToEngine]:
-        """All that has come; if nothing has, waits for it so long, None for ever."""
+    def receive(self, wait_s: float | None, until: int | None = None) -> list[ToEngine]:
+        """All that has come; if nothing has, waits for it so long, None for ever.
+
+        It waits no longer once the descriptor `until` can be read.
+        """
         messages: list[ToEngine] = []
-        self._incoming.poll(None if wait_s is None else int(wait_s * 1000))
+        self._wait(None if wait_s is None else int(wait_s * 1000), until)
         while self._incoming.poll(0):
             messages.append(self._decoder.decode(self._incoming.recv()))
         return messages
+
+    def _wait(self, wait_ms: int | None, until: int | None) -> None:
+        if until is None:
+            self._incoming.poll(wait_ms)
+            return
+        poller = zmq.Poller()
+        poller.register(self._incoming, zmq.POLLIN)
+        poller.register(until, zmq.POLLIN)
+        poller.poll(wait_ms)
 
     def send(self, message: FromEngine) -> None:
         self._outgoing.send(self._encoder.encode(message))

@@ -27,11 +27,13 @@ from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
 from servekit.engine.messages import (
     Abort,
+    Caller,
     Delta,
     Deltas,
     Failed,
     FromEngine,
     Loading,
+    Pin,
     Ready,
     Sampling,
     Stats,
@@ -136,7 +138,7 @@ class EngineClient:
             raise self.error or EngineDied("the engine was stopped before it was ready")
         return self.info
 
-    def submit(self, prompt: list[int], sampling: Sampling) -> RequestStream:
+    def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream:
         """Raises NotReady or EngineDied; a refusal of the engine comes as the only delta."""
         if self.state == "loading":
             raise NotReady("the engine is loading", retry_after_s=2.0)
@@ -144,8 +146,12 @@ class EngineClient:
             raise EngineDied(self.error.message if self.error else "the engine was stopped")
         stream = RequestStream(next(self._ids), self)
         self._streams[stream.id] = stream
-        self._send(Submit(stream.id, prompt, sampling))
+        self._send(Submit(stream.id, prompt, sampling, caller))
         return stream
+
+    def pin(self, prompt: list[int]) -> None:
+        """Keeps what is cached of these tokens longer than anything else."""
+        self._send(Pin(prompt))
 
     def abort(self, stream: RequestStream) -> None:
         """See RequestStream.abort."""
@@ -202,7 +208,7 @@ class EngineClient:
         match message:
             case Deltas():
                 self.stats = message.stats
-                for delta in message.deltas:
+                for delta in message.all():
                     self._dispatch(delta)
             case Loading():
                 self.progress = message

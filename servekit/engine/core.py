@@ -2,34 +2,48 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import fields
+from typing import Any, Protocol
 
+from servekit.engine.beside import Beside
+from servekit.engine.deltas import deltas_of, step_deltas
 from servekit.engine.guard import Executor, report, run_guarded
 from servekit.engine.messages import (
     Abort,
     Delta,
     Deltas,
     FromEngine,
+    Pin,
     Stats,
     Stop,
     Submit,
     ToEngine,
-    TokenLogprobs,
 )
+from servekit.engine.runner import Sampled
+from servekit.engine.step_log import StepLog
 from servekit.errors import EngineError, ServekitError
-from servekit.scheduler.batch import Batch, Progress
+from servekit.scheduler.batch import Batch
 from servekit.scheduler.request import Request
 from servekit.scheduler.scheduler import Scheduler
+from servekit.scheduler.stats import SchedulerStats
+
+TOLD = [one.name for one in fields(SchedulerStats) if one.name in Stats.__struct_fields__]
+"""What of the scheduler's numbers the server is told."""
 
 
 class Inbox(Protocol):
-    def __call__(self, wait_s: float | None) -> Iterable[ToEngine]:
-        """All that has come; if nothing has, waits for it so long, None for ever."""
+    def __call__(self, wait_s: float | None, until: int | None = None) -> Iterable[ToEngine]:
+        """All that has come; if nothing has, waits for it so long, None for ever, or until the
+        descriptor can be read."""
         ...
 
 
 class EngineCore:
-    """Between a scheduler, an executor and two mailboxes; it has no thread and no socket."""
+    """Between a scheduler, an executor and two mailboxes; it has no socket.
+
+    With a `device` thread, steps are run there, and requests and aborts are taken in meanwhile: who
+    is refused learns it at once, however long the step. The scheduler is this thread's alone.
+    """
 
     def __init__(
         self,
@@ -38,14 +52,24 @@ class EngineCore:
         inbox: Inbox,
         outbox: Callable[[FromEngine], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        device: Beside[Any] | None = None,
+        log: StepLog | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.inbox = inbox
         self.outbox = outbox
         self.clock = clock
+        self.device = device
+        self.log = log
         self.stopping = False
         self.idle = True
+        self.latest: tuple[int, int, float] = (0, 0, 0.0)
+        """Rows, tokens and seconds of the last step."""
+        self.running = False
+        self.ended: list[int] = []
+        """Requests that the executor is to forget once the step that runs is over."""
 
     def run(self) -> None:
         """Serves until it is told to stop; raises EngineError when it cannot go on."""
@@ -60,47 +84,75 @@ class EngineCore:
         self.idle = batch is None
         if batch is not None:
             started = self.clock()
-            outcome = run_guarded(self.executor, batch)
-            progress = self.scheduler.commit(batch, outcome, self.clock())
-            deltas = self._ended(_deltas(progress, outcome.logprobs))
-            self.outbox(Deltas(deltas, self._stats(batch, self.clock() - started)))
+            outcome = self._run(batch)
+            gains = self.scheduler.commit(batch, outcome, self.clock())
+            self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
+            ids, tokens, others = step_deltas(gains, outcome.logprobs)
+            self.outbox(Deltas(ids, tokens, self._forget(others), self._stats()))
+            if self.log is not None:
+                self.log.note(batch, outcome)
+
+    def _run(self, batch: Batch) -> Sampled:
+        device = self.device
+        if device is None:
+            return run_guarded(self.executor, batch)
+        self.running = True
+        device.start(lambda: run_guarded(self.executor, batch))
+        while not device.done:
+            self.admit(self.inbox(None, device.fileno()))
+        self.running = False
+        outcome: Sampled = device.result()
+        while self.ended:
+            self.executor.remove(self.ended.pop())
+        return outcome
 
     def admit(self, messages: Iterable[ToEngine]) -> None:
-        """Takes in requests and aborts; what ends here is told at once."""
+        """Takes in requests and aborts; what begins or ends here is told at once."""
         deltas = [delta for message in messages for delta in self._admit(message)]
-        deltas += self._ended(_deltas(self.scheduler.expire(self.clock()), {}))
+        deltas += deltas_of(self.scheduler.expire(self.clock()), {})
         if deltas:
-            self.outbox(Deltas(deltas, self._stats(None, 0.0)))
+            self.outbox(Deltas([], [], self._forget(deltas), self._stats()))
 
     def _admit(self, message: ToEngine) -> Sequence[Delta]:
         match message:
             case Submit():
-                return self._submit(message)
+                return [self._submit(message)]
+            case Pin(prompt=prompt):
+                self.scheduler.kv.pin(prompt)
             case Abort(ids=ids):
                 ends = [end for id in ids if (end := self.scheduler.abort(id)) is not None]
-                return self._ended(_deltas(ends, {}))
+                return deltas_of(ends, {})
             case Stop():
                 self.stopping = True
         return ()
 
-    def _submit(self, message: Submit) -> Sequence[Delta]:
+    def _submit(self, message: Submit) -> Delta:
+        """That it is let in, or why not."""
+        retry_after_s = None
         try:
             self.executor.add(message.id, message.prompt, message.sampling)
             self.scheduler.add(_request(message, self.clock()))
         except ServekitError as refusal:
             error, code = refusal.message, refusal.code
+            retry_after_s = refusal.retry_after_s
         except Exception as fault:
             error, code = report(fault), EngineError.code
         else:
-            return ()
-        self.executor.remove(message.id)
-        return [Delta(message.id, [], finish="error", error=error, error_code=code)]
+            return Delta(message.id, [])
+        return Delta(
+            message.id,
+            [],
+            finish="error",
+            error=error,
+            error_code=code,
+            retry_after_s=retry_after_s,
+        )
 
-    def _ended(self, deltas: list[Delta]) -> list[Delta]:
-        """The deltas as they are, once the executor has forgotten the requests that they end."""
-        for delta in deltas:
-            if delta.finish is not None:
-                self.executor.remove(delta.id)
+    def _forget(self, deltas: list[Delta]) -> list[Delta]:
+        """The deltas as they are, once the executor forgets the requests that they end."""
+        self.ended += [delta.id for delta in deltas if delta.finish is not None]
+        while self.ended and not self.running:
+            self.executor.remove(self.ended.pop())
         return deltas
 
     def _patience(self) -> float | None:
@@ -110,28 +162,19 @@ class EngineCore:
         deadline = self.scheduler.next_deadline
         return None if deadline is None else max(0.0, deadline - self.clock())
 
-    def _stats(self, batch: Batch | None, step_s: float) -> Stats:
+    def _stats(self) -> Stats:
         now = self.scheduler.stats()
+        rows, tokens, seconds = self.latest
         return Stats(
-            running=now.running,
-            waiting=now.waiting,
-            waiting_tokens=now.waiting_tokens,
-            blocks_total=now.blocks_total,
-            blocks_free=now.blocks_free,
-            blocks_cached=now.blocks_cached,
-            block_size=now.block_size,
-            batch_rows=len(batch.rows) if batch else 0,
-            batch_tokens=batch.num_tokens if batch else 0,
-            step_s=step_s,
-            steps_total=now.steps_total,
-            preemptions_total=now.preemptions_total,
-            prefix_query_tokens_total=now.prefix_query_tokens_total,
-            prefix_hit_tokens_total=now.prefix_hit_tokens_total,
+            batch_rows=rows,
+            batch_tokens=tokens,
+            step_s=seconds,
+            **{name: getattr(now, name) for name in TOLD},
         )
 
 
 def _request(message: Submit, now: float) -> Request:
-    sampling = message.sampling
+    sampling, caller = message.sampling, message.caller
     return Request(
         id=message.id,
         prompt=message.prompt,
@@ -139,25 +182,8 @@ def _request(message: Submit, now: float) -> Request:
         min_tokens=sampling.min_tokens,
         stop_ids=frozenset(sampling.stop_token_ids),
         arrived=now,
+        salt=caller.salt,
+        priority=caller.priority,
+        tenant=caller.tenant,
+        slo_class=caller.slo_class,
     )
-
-
-def _deltas(progress: Iterable[Progress], logprobs: dict[int, list[TokenLogprobs]]) -> list[Delta]:
-    return [
-        Delta(
-            id=gain.request_id,
-            tokens=gain.tokens,
-            logprobs=_aligned(logprobs.get(gain.request_id), gain.tokens),
-            finish=gain.finish,
-            stop_token=gain.stop_token,
-            error=gain.error,
-            error_code=EngineError.code if gain.finish == "error" else None,
-            cached_tokens=gain.cached_tokens,
-            preemptions=gain.preemptions,
-        )
-        for gain in progress
-    ]
-
-
-def _aligned(logprobs: list[TokenLogprobs] | None, tokens: list[int]) -> list[TokenLogprobs] | None:
-    return None if logprobs is None else logprobs[: len(tokens)]

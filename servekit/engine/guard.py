@@ -1,13 +1,15 @@
 """Keeps a fault where it belongs: with one request, or with the engine."""
 
 import logging
+import time
 import uuid
+from dataclasses import replace
 from typing import Protocol
 
 from servekit.engine.messages import Sampling
 from servekit.engine.runner import Sampled
 from servekit.errors import EngineError
-from servekit.scheduler.batch import Batch
+from servekit.scheduler.batch import Batch, Copies
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +17,7 @@ logger = logging.getLogger(__name__)
 class Executor(Protocol):
     def add(self, request_id: int, prompt: list[int], sampling: Sampling) -> None: ...
     def remove(self, request_id: int) -> None: ...
+    def copy(self, copies: Copies) -> None: ...
     def run(self, batch: Batch) -> Sampled: ...
     def probe(self) -> None:
         """Runs one token of nobody's; raises if the device is beyond use."""
@@ -22,24 +25,45 @@ class Executor(Protocol):
 
 
 def run_guarded(executor: Executor, batch: Batch) -> Sampled:
-    """Runs the batch; where that raises, each row alone, so that only faulty ones fail.
+    """Makes the batch's copies and runs it; the outcome says how long that took.
 
-    Raises EngineError if nothing can be run, not even a token of our own.
+    Raises EngineError if nothing can be run, not even a token of our own, or blocks are lost.
     """
+    started = time.perf_counter()
+    if batch.copies:
+        try:
+            executor.copy(batch.copies)
+        except Exception as fault:
+            raise EngineError(f"the engine cannot copy KV blocks: {describe(fault)}") from fault
+    outcome = _run(executor, batch)
+    return replace(outcome, seconds=time.perf_counter() - started)
+
+
+def _run(executor: Executor, batch: Batch) -> Sampled:
+    """Where the batch raises, each row alone, so that only faulty ones fail."""
     try:
         return executor.run(batch)
     except Exception as fault:
-        if len(batch.rows) == 1:
+        if batch.num_rows == 1:
             executor_works(executor, fault)
-            return Sampled({}, failed={batch.rows[0].request_id: report(fault)})
+            return _failed(batch, report(fault))
         logger.warning("step %d failed (%s); trying its rows one by one", batch.id, fault)
-    together = Sampled({})
-    for row in batch.rows:
-        alone = run_guarded(executor, Batch(batch.id, [row]))
-        together.tokens.update(alone.tokens)
+    together = Sampled([], {})
+    for row_index, row in enumerate(batch.rows):
+        alone = _run(executor, Batch.of(batch.id, [row]))
+        if row_index < len(batch.decodes.ids):
+            # a token of a failed row is never looked at
+            together.decoded.append(alone.tokens.get(row.request_id, [0])[0])
+        else:
+            together.tokens.update(alone.tokens)
         together.failed.update(alone.failed)
         together.logprobs.update(alone.logprobs)
     return together
+
+
+def _failed(batch: Batch, why: str) -> Sampled:
+    """The one row of a batch."""
+    return Sampled([0] * len(batch.decodes.ids), {}, failed={batch.rows[0].request_id: why})
 
 
 def executor_works(executor: Executor, fault: Exception) -> None:

@@ -1,6 +1,6 @@
 """From a batch in plain integers to the tensors of a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,36 +17,45 @@ def build_inputs(
 
     `last_token` gives, by request id, what a PLACEHOLDER stands for: the token sampled last.
     """
-    rows = batch.rows
-    query_lens = [len(row.tokens) for row in rows]
+    decodes, others = batch.decodes, batch.others
+    rows = batch.num_rows
+    query_lens = [1] * len(decodes.ids) + [len(row.tokens) for row in others]
     ends = np.cumsum(query_lens)
-    total = int(ends[-1])
-    starts = np.fromiter((row.start for row in rows), np.int64, len(rows))
-    row_of = np.repeat(np.arange(len(rows)), query_lens)
+    starts = np.fromiter(chain(decodes.starts, (row.start for row in others)), np.int64, rows)
+    row_of = np.repeat(np.arange(rows), query_lens)
 
-    tokens = np.fromiter(chain.from_iterable(row.tokens for row in rows), np.int64, total)
+    given = chain(decodes.tokens, *(row.tokens for row in others))
+    tokens = np.fromiter(given, np.int64, int(ends[-1]))
     for index in np.flatnonzero(tokens == PLACEHOLDER):
-        tokens[index] = last_token(rows[row_of[index]].request_id)
-    positions = np.arange(total) + (starts + query_lens - ends)[row_of]
+        tokens[index] = last_token(_request_of(batch, int(row_of[index])))
+    positions = np.arange(len(tokens)) + (starts + query_lens - ends)[row_of]
 
-    tables = _block_tables([row.blocks for row in rows])
+    held = [*decodes.tables, *(row.tables for row in others)]
+    tables = [_block_tables(own) for own in zip(*held, strict=True)]
     block, offset = np.divmod(positions, block_size)
-    slots = tables[row_of, block] * block_size + offset
-    sample_at = ends[[row.samples for row in rows]] - 1
+    slots = [table[row_of, block] * block_size + offset for table in tables]
+    samples = [True] * len(decodes.ids) + [row.samples for row in others]
+    sample_at = ends[samples] - 1
 
-    parts = _to_device([tokens, positions, slots, tables.ravel(), sample_at], device)
+    flat = [table.ravel() for table in tables]
+    parts = _to_device([tokens, positions, sample_at, *slots, *flat], device)
     return StepInputs(
         token_ids=parts[0],
         positions=parts[1],
-        slots=parts[2],
+        slots=parts[3 : 3 + len(tables)],
         query_lens=query_lens,
         seq_lens=(starts + query_lens).tolist(),
-        block_tables=parts[3].view(tables.shape),
-        sample_at=parts[4],
+        block_tables=tuple(part.view(rows, -1) for part in parts[3 + len(tables) :]),
+        sample_at=parts[2],
     )
 
 
-def _block_tables(blocks: list[list[int]]) -> np.ndarray:
+def _request_of(batch: Batch, row: int) -> int:
+    decodes = batch.decodes.ids
+    return decodes[row] if row < len(decodes) else batch.others[row - len(decodes)].request_id
+
+
+def _block_tables(blocks: Sequence[list[int]]) -> np.ndarray:
     """[rows, longest], padded with 0, the null block."""
     lengths = np.fromiter(map(len, blocks), np.int64, len(blocks))
     tables = np.zeros((len(blocks), int(lengths.max())), np.int64)

@@ -10,6 +10,7 @@ from servekit.config.schema import Config
 from servekit.engine.assemble import assemble, load
 from servekit.engine.core import EngineCore
 from servekit.engine.messages import (
+    Caller,
     Deltas,
     FinishReason,
     FromEngine,
@@ -19,7 +20,10 @@ from servekit.engine.messages import (
     ToEngine,
     TokenLogprobs,
 )
+from servekit.engine.step_log import step_log
 from servekit.model.decoder import Decoder
+
+ANYBODY = Caller()
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Generated:
     stop_token: int | None = None
     error: str | None = None
     error_code: str | None = None
+    retry_after_s: float | None = None
     cached_tokens: int = 0
     preemptions: int = 0
 
@@ -44,7 +49,9 @@ class LocalEngine:
 
     def __init__(self, config: Config, decoder: Decoder) -> None:
         self.scheduler, self.runner, self.info = assemble(config, decoder, lambda progress: None)
-        self.core = EngineCore(self.scheduler, self.runner, self._drain, self._deliver)
+        self.core = EngineCore(
+            self.scheduler, self.runner, self._drain, self._deliver, log=step_log(config)
+        )
         self.results: dict[int, Generated] = {}
         self.stats: Stats | None = None
         self._inbox: deque[ToEngine] = deque()
@@ -66,17 +73,22 @@ class LocalEngine:
             self.core.step()
         return [self.results[id] for id in ids]
 
-    def submit(self, prompt: list[int], sampling: Sampling) -> int:
+    def submit(self, prompt: list[int], sampling: Sampling, caller: Caller = ANYBODY) -> int:
         """Queues a request for the next step and returns its id."""
         id = len(self.results)
         self.results[id] = Generated()
-        self.send(Submit(id, prompt, sampling))
+        self.send(Submit(id, prompt, sampling, caller))
         return id
 
     def send(self, message: ToEngine) -> None:
         self._inbox.append(message)
 
-    def _drain(self, wait_s: float | None) -> list[ToEngine]:
+    def close(self) -> None:
+        """Returns once the step log, if there is one, is written."""
+        if self.core.log is not None:
+            self.core.log.close()
+
+    def _drain(self, wait_s: float | None, until: int | None = None) -> list[ToEngine]:
         messages = list(self._inbox)
         self._inbox.clear()
         return messages
@@ -84,10 +96,12 @@ class LocalEngine:
     def _deliver(self, message: FromEngine) -> None:
         assert isinstance(message, Deltas), message
         self.stats = message.stats
-        for delta in message.deltas:
+        for delta in message.all():
             result = self.results[delta.id]
             result.tokens += delta.tokens
             result.logprobs += delta.logprobs or []
             result.finish, result.stop_token = delta.finish, delta.stop_token
             result.error, result.error_code = delta.error, delta.error_code
-            result.cached_tokens, result.preemptions = delta.cached_tokens, delta.preemptions
+            result.retry_after_s = delta.retry_after_s
+            result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
+            result.preemptions = max(result.preemptions, delta.preemptions)

@@ -1,10 +1,12 @@
 """What server and engine process say to each other: msgspec structs over two ZeroMQ sockets."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+SloClass = Literal["interactive", "batch"]
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -30,10 +32,29 @@ class Sampling(msgspec.Struct, frozen=True):
     logprobs: int | None = None
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, and how urgent it is; requests share cached blocks only where `salt` is the same.
+
+    Lower `priority` goes first, where scheduler.order asks for it.
+    """
+
+    tenant: str = ""
+    salt: bytes = b""
+    priority: int = 0
+    slo_class: SloClass = "interactive"
+
+
 class Submit(msgspec.Struct, tag="submit", frozen=True):
     id: int
     prompt: list[int]
     sampling: Sampling
+    caller: Caller = Caller()
+
+
+class Pin(msgspec.Struct, tag="pin", frozen=True):
+    """Keep what is cached of these tokens longer than anything else."""
+
+    prompt: list[int]
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True):
@@ -52,7 +73,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """What a request gained in one step; the one with `finish` is its last."""
+    """What a request gained in one step; the one with `finish` is its last.
+
+    The first says that the request is let in, and has no tokens, or why it is not, and then
+    `retry_after_s` may say when it is worth asking again.
+    """
 
     id: int
     tokens: list[int]
@@ -63,10 +88,15 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     error_code: str | None = None
     cached_tokens: int = 0
     preemptions: int = 0
+    retry_after_s: float | None = None
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Scheduler and cache after a step; counts since start where the name ends in `_total`."""
+    """Scheduler and cache after a step; counts since start where the name ends in `_total`.
+
+    `prefix_miss_tokens_total` is by reason, `refused_total` by the error's code. `predicted_ttft_s`
+    is for a typical request that came now; None: nothing is known yet.
+    """
 
     running: int
     waiting: int
@@ -82,11 +112,28 @@ class Stats(msgspec.Struct, frozen=True):
     preemptions_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
+    preempted_tokens_total: int
+    swaps_total: int
+    takeovers_total: int
+    merged_blocks_total: int
+    prefix_miss_tokens_total: dict[str, int]
+    refused_total: dict[str, int]
+    predicted_ttft_s: float | None
+    step_budget_tokens: int
 
 
 class Deltas(msgspec.Struct, tag="deltas", frozen=True):
-    deltas: list[Delta]
+    """What a step gave: requests that went on by one token, as columns, and the others."""
+
+    ids: list[int]
+    tokens: list[int]
+    others: list[Delta]
     stats: Stats
+
+    def all(self) -> Iterator[Delta]:
+        for id, token in zip(self.ids, self.tokens, strict=True):
+            yield Delta(id, [token])
+        yield from self.others
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
@@ -104,6 +151,8 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     """
 
     max_model_len: int
+    max_servable_tokens: int
+    """of a request that has the cache to itself"""
     capacity_tokens: int
     num_blocks: int
     weights_bytes: int
@@ -119,5 +168,5 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     code: str
 
 
-ToEngine = Submit | Abort | Stop
+ToEngine = Submit | Pin | Abort | Stop
 FromEngine = Loading | Ready | Deltas | Failed

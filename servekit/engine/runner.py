@@ -10,9 +10,7 @@ from servekit.engine.sampler import SamplingState, sample
 from servekit.errors import EngineError
 from servekit.model.cache import KvCache
 from servekit.model.decoder import Decoder
-from servekit.scheduler.batch import Batch, Outcome, Row
-
-PROBE = Batch(0, [Row(request_id=-1, start=0, tokens=[0], blocks=[0], samples=True)])
+from servekit.scheduler.batch import Batch, Copies, Outcome, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +28,13 @@ class Runner:
     output follows from the row.
     """
 
-    def __init__(self, decoder: Decoder, cache: KvCache, *, device: str) -> None:
+    def __init__(
+        self, decoder: Decoder, cache: KvCache, *, device: str, host: KvCache | None = None
+    ) -> None:
+        """`host` holds blocks of requests that are swapped out of `cache`."""
         self.decoder = decoder
         self.cache = cache
+        self.host = host
         self.device = device
         self.states: dict[int, SamplingState] = {}
 
@@ -45,17 +47,28 @@ class Runner:
         self.states.pop(request_id, None)
 
     @torch.inference_mode()
+    def copy(self, copies: Copies) -> None:
+        """Those that a batch asks for; they come before its step, and must not be made twice."""
+        if copies.to_host:
+            self._swapped.copy_from(self.cache, copies.to_host)
+        self.cache.copy_within(copies.within)
+        if copies.from_host:
+            self.cache.copy_from(self._swapped, copies.from_host)
+
+    @torch.inference_mode()
     def run(self, batch: Batch) -> Sampled:
         inputs = build_inputs(batch, self.cache.block_size, self.device, self._last_token)
         logits = self.decoder(inputs, self.cache)
-        rows = [row for row in batch.rows if row.samples]
-        if not rows:
-            return Sampled({})
-        states = [self._state_at_end_of(row) for row in rows]
+        ids, states = self._who_samples(batch)
+        if not ids:
+            return Sampled([], {})
         drawn = sample(logits, states)
-        ids = [row.request_id for row in rows]
+        decodes = len(batch.decodes.ids)
         outcome = Sampled(
-            tokens={id: [token] for id, token in zip(ids, drawn.tokens, strict=True)},
+            decoded=drawn.tokens[:decodes],
+            tokens={
+                id: [token] for id, token in zip(ids[decodes:], drawn.tokens[decodes:], strict=True)
+            },
             failed={ids[row]: reason for row, reason in drawn.failed.items()},
             logprobs={ids[row]: [logprobs] for row, logprobs in drawn.logprobs.items()},
         )
@@ -66,17 +79,29 @@ class Runner:
     @torch.inference_mode()
     def probe(self) -> None:
         """Computes one token of nobody's, in the null block; raises if the device cannot."""
-        inputs = build_inputs(PROBE, self.cache.block_size, self.device, self._last_token)
+        tables = tuple([0] for _ in range(self.cache.num_groups))
+        probe = Batch.of(0, [Row(-1, 0, [0], tables, samples=True)])
+        inputs = build_inputs(probe, self.cache.block_size, self.device, self._last_token)
         logits = self.decoder(inputs, self.cache)
         self.cache.data[:, :, 0].zero_()
         if not logits.isfinite().all():
             raise EngineError("the model's logits for a single token are not finite numbers")
 
+    @property
+    def _swapped(self) -> KvCache:
+        assert self.host is not None, "blocks are swapped, and there is no host memory"
+        return self.host
+
     def _last_token(self, request_id: int) -> int:
         return self.states[request_id].output[-1]
 
-    def _state_at_end_of(self, row: Row) -> SamplingState:
-        """The state as it was, or is, when the token after this row is the next to be drawn."""
-        state = self.states[row.request_id]
-        state.rewind(row.start + len(row.tokens) - len(state.prompt))
-        return state
+    def _who_samples(self, batch: Batch) -> tuple[list[int], list[SamplingState]]:
+        """Requests, and their states as they were, or are, when their next token is drawn."""
+        decodes = batch.decodes
+        ids = [*decodes.ids, *(row.request_id for row in batch.others if row.samples)]
+        ends = [start + 1 for start in decodes.starts]
+        ends += [row.start + len(row.tokens) for row in batch.others if row.samples]
+        states = [self.states[id] for id in ids]
+        for state, end in zip(states, ends, strict=True):
+            state.rewind(end - len(state.prompt))
+        return ids, states

@@ -2,6 +2,7 @@
 while somebody waits."""
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
 from servekit.config.schema import Config
@@ -10,6 +11,7 @@ from servekit.engine.runner import Runner
 from servekit.errors import WeightsError
 from servekit.model.sizes import sizes_up_to
 from servekit.scheduler.batch import Batch, Row
+from servekit.spec.kv import KvLayout
 from servekit.spec.tensors import ceil_div
 
 DEMANDING = Sampling(max_tokens=1, seed=0, top_k=50, top_p=0.9, presence_penalty=0.1, logprobs=5)
@@ -19,18 +21,17 @@ SIZES_S = 5.0
 """Seconds that may be spent on compiling for sizes of steps; a large model is not kept waiting."""
 
 
-def warm_up(runner: Runner, config: Config, report: Callable[[int, int], None]) -> None:
+def warm_up(
+    runner: Runner, config: Config, layout: KvLayout, report: Callable[[int, int], None]
+) -> None:
     """Runs a step at all limits, then one of each size of step; the cache must be unused.
 
     `report` is told steps done and their number. Raises WeightsError if the model gives no numbers.
     """
-    limits = config.scheduler
     worst = worst_batch(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=config.model.max_model_len,
-        num_blocks=runner.cache.num_blocks,
-        block_size=runner.cache.block_size,
+        layout,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
     )
     sizes = sizes_up_to(worst.num_tokens) if runner.device == "cpu" else [1]
     report(0, 1 + len(sizes))
@@ -39,7 +40,7 @@ def warm_up(runner: Runner, config: Config, report: Callable[[int, int], None]) 
     for done, size in enumerate(sizes, start=1):
         report(done, 1 + len(sizes))
         if time.monotonic() < deadline:
-            _run(runner, batch_of(size, worst))
+            _run(runner, batch_of(size, worst, layout))
     report(1 + len(sizes), 1 + len(sizes))
 
 
@@ -56,44 +57,48 @@ def _run(runner: Runner, batch: Batch) -> None:
         )
 
 
-def batch_of(size: int, worst: Batch) -> Batch:
+def batch_of(size: int, worst: Batch, layout: KvLayout) -> Batch:
     """So many tokens: as decodes where the worst batch has as many rows, else as prompts."""
-    if size <= len(worst.rows):
-        one_each = [row._replace(start=0, tokens=[0]) for row in worst.rows[:size]]
-        return Batch(0, one_each)
+    lengths = [row.start + len(row.tokens) for row in worst.rows]
+    if size <= len(lengths):
+        lengths = [1] * size
+    free = list(range(1, layout.allocated_blocks))
     rows: list[Row] = []
-    for row in worst.rows:
-        tokens = min(size, row.start + len(row.tokens))
-        rows.append(row._replace(start=0, tokens=[0] * tokens))
-        size -= tokens
+    for length in lengths:
+        rows.append(_row(len(rows), min(size, length), 0, layout, free))
+        size -= len(rows[-1].tokens)
         if not size:
             break
-    return Batch(0, rows)
+    return Batch.of(0, rows)
 
 
-def worst_batch(
-    *,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    max_model_len: int,
-    num_blocks: int,
-    block_size: int,
-) -> Batch:
+def worst_batch(layout: KvLayout, *, max_num_seqs: int, max_num_batched_tokens: int) -> Batch:
     """As many rows and tokens as a step may have, looking back on as much as the cache holds.
 
     The first row is as long as a request can be, with the longest prompt chunk at its end; the
     others share the blocks left. A small cache makes for fewer rows. Request ids are negative,
     never those of a client.
     """
-    free = list(range(1, num_blocks))
-    seats = min(max_num_seqs, len(free))
+    free = list(range(1, layout.allocated_blocks))
+    one_each = layout.blocks_for(1)
+    seats = min(max_num_seqs, len(free) // one_each)
     tokens_left = max_num_batched_tokens
     rows: list[Row] = []
     for others in range(seats - 1, -1, -1):
-        share = len(free) // (others + 1) if rows else len(free) - others
-        length = min(max_model_len, share * block_size)
-        own = [free.pop() for _ in range(ceil_div(length, block_size))]
+        share = len(free) // (others + 1) if rows else len(free) - others * one_each
+        length = bisect_right(range(1, layout.max_model_len + 1), share, key=layout.blocks_for)
         tokens = min(tokens_left - others, length)
-        rows.append(Row(-1 - others, length - tokens, [0] * tokens, own, samples=True))
+        rows.append(_row(len(rows), tokens, length - tokens, layout, free))
         tokens_left -= tokens
-    return Batch(0, rows)
+    return Batch.of(0, rows)
+
+
+def _row(index: int, tokens: int, start: int, layout: KvLayout, free: list[int]) -> Row:
+    """With blocks, out of the free ones, for what its tokens see."""
+    tables = []
+    for group in layout.groups:
+        oldest = 0 if group.window is None else max(0, start - group.window + 1)
+        unseen = oldest // layout.block_size
+        count = ceil_div(start + tokens, layout.block_size)
+        tables.append([0] * unseen + [free.pop() for _ in range(count - unseen)])
+    return Row(-1 - index, start, [0] * tokens, tuple(tables), samples=True)

@@ -10,15 +10,20 @@ import os
 import pickle
 import signal
 import sys
+from typing import Any
 
 import torch
 
 from servekit.engine.assemble import assemble, load
+from servekit.engine.beside import Beside
 from servekit.engine.channel import Launch, Mailbox
 from servekit.engine.core import EngineCore
 from servekit.engine.guard import describe
-from servekit.engine.messages import Failed
+from servekit.engine.messages import Failed, Ready
+from servekit.engine.runner import Runner
+from servekit.engine.step_log import step_log
 from servekit.errors import EngineError, ServekitError
+from servekit.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +60,22 @@ def serve(launch: Launch, mailbox: Mailbox) -> None:
     config = launch.config
     if config.hardware.threads is not None:
         torch.set_num_threads(config.hardware.threads)
-    decoder, load_s = load(config, launch.path, mailbox.send)
-    scheduler, runner, measured = assemble(config, decoder, mailbox.send, load_s=load_s)
+    log = step_log(config)
+    device: Beside[Any] = Beside()
+
+    def begin() -> tuple[Scheduler, Runner, Ready]:
+        decoder, load_s = load(config, launch.path, mailbox.send)
+        return assemble(config, decoder, mailbox.send, load_s=load_s)
+
+    device.start(begin)
+    scheduler, runner, measured = device.result()
     mailbox.send(measured)
-    EngineCore(scheduler, runner, mailbox.receive, mailbox.send).run()
+    core = EngineCore(scheduler, runner, mailbox.receive, mailbox.send, device=device, log=log)
+    try:
+        core.run()
+    finally:
+        if log is not None:
+            log.close()
 
 
 def failure(fault: Exception) -> Failed:

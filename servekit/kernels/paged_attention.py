@@ -4,7 +4,8 @@ What depends on lengths and block tables alone is worked out once a step (`plan_
 shared by all layers: which slots are gathered, which are masked, which rows go together.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -13,7 +14,6 @@ import torch.nn.functional as F
 PADDING_PER_GROUP = 256
 """Tokens of padding that a group of decode rows may gather; on a CPU one more group costs a layer
 about as much."""
-
 
 STEP = 16
 """Queries and contexts are padded to multiples of this: a CPU's attention compiles small matrix
@@ -72,48 +72,57 @@ class AttentionPlan:
 def plan_attention(
     query_lens: list[int],
     seq_lens: list[int],
-    block_tables: torch.Tensor,
-    slots: torch.Tensor,
+    block_tables: Sequence[torch.Tensor],
+    slots: Sequence[torch.Tensor],
     *,
     key_cache: torch.Tensor,
     window: int | None,
     dtype: torch.dtype,
     gather_tokens: int,
-) -> AttentionPlan:
-    """The plan of R rows of T tokens in all: `block_tables` [R, max_blocks], `slots` [T].
+) -> list[AttentionPlan]:
+    """The plan of R rows of T tokens in all, for each of some block tables and their slots.
 
-    Each token sees positions up to its own, with a window the last `window` of those. `key_cache`
-    is that of any layer, `dtype` that of the queries. Decode rows are gathered together up to
+    A table is [R, max_blocks], its slots [T]; layers that differ in nothing else share masks. Each
+    token sees positions up to its own, with a window the last `window` of those. `key_cache` is
+    that of any layer, `dtype` that of the queries. Decode rows are gathered together up to
     `gather_tokens` tokens of context, so that memory does not grow with their number.
     """
-    block_size = key_cache.shape[1]
+    block_size, device = key_cache.shape[1], slots[0].device
     ends = list(accumulate(query_lens))
-    single = [row for row, query_len in enumerate(query_lens) if query_len == 1]
     visible = [seq_len if window is None else min(seq_len, window) for seq_len in seq_lens]
-    decodes = []
-    for rows in _alike(single, visible, gather_tokens):
-        real, read = _decode_context(rows, seq_lens, visible, block_tables, block_size)
-        tokens = torch.tensor([ends[row] - 1 for row in rows], device=slots.device)
+    plans = [AttentionPlan(own, [], [], key_cache[:0]) for own in slots]
+    for rows in _alike(query_lens, visible, gather_tokens):
+        real, position, padded = _decode_context(rows, seq_lens, visible, device)
+        tokens = torch.tensor([ends[row] - 1 for row in rows], device=device)
         chosen = None if len(rows) == ends[-1] else tokens
-        context = read.numel() // len(rows)
-        decodes.append(DecodeGroup(chosen, read, context, _additive(real, dtype)))
-    prefills = []
+        mask = _additive(real[:, None, None], dtype) if padded else None
+        for plan, table in zip(plans, block_tables, strict=True):
+            read = _slots(table[rows], position, real, block_size).view(-1)
+            plan.decodes.append(DecodeGroup(chosen, read, position.shape[1], mask))
     for row, (length, seq_len, end) in enumerate(zip(query_lens, seq_lens, ends, strict=True)):
         if length > 1:
             padding = -length % STEP
-            seen, past = _prefill_context(
-                length, padding, seq_len, block_tables[row], block_size, window
-            )
-            mask = _additive(seen, dtype)
-            prefills.append(PrefillRow(end - length, end, padding, past, mask))
-    gathers = [group.slots.numel() for group in decodes]
-    gathers += [row.slots.numel() for row in prefills if row.slots is not None]
-    workspace = key_cache.new_empty((2, max(gathers, default=0), *key_cache.shape[2:]))
-    return AttentionPlan(slots, decodes, prefills, workspace)
+            seen, key = _prefill_context(length, padding, seq_len, device, window)
+            mask = None if seen is None else _additive(seen, dtype)
+            for plan, table in zip(plans, block_tables, strict=True):
+                past = None
+                if key is not None:
+                    past = _slots(table[row][None], key[None], key[None] < seq_len, block_size)[0]
+                plan.prefills.append(PrefillRow(end - length, end, padding, past, mask))
+    workspace = key_cache.new_empty((2, _gathered(plans[0]), *key_cache.shape[2:]))
+    return [replace(plan, workspace=workspace) for plan in plans]
 
 
-def _alike(rows: list[int], visible: list[int], gather_tokens: int) -> list[list[int]]:
-    """Groups of rows of like context, each in ascending order."""
+def _gathered(plan: AttentionPlan) -> int:
+    """Tokens of the largest gather, the same for every table."""
+    gathers = [group.slots.numel() for group in plan.decodes]
+    gathers += [row.slots.numel() for row in plan.prefills if row.slots is not None]
+    return max(gathers, default=0)
+
+
+def _alike(query_lens: list[int], visible: list[int], gather_tokens: int) -> list[list[int]]:
+    """Groups of rows of one token and like context, each in ascending order."""
+    rows = [row for row, query_len in enumerate(query_lens) if query_len == 1]
     groups: list[list[int]] = []
     longest = padding = 0
     for row in sorted(rows, key=lambda row: -visible[row]):
@@ -127,56 +136,49 @@ def _alike(rows: list[int], visible: list[int], gather_tokens: int) -> list[list
 
 
 def _decode_context(
-    rows: list[int],
-    seq_lens: list[int],
-    visible: list[int],
-    block_tables: torch.Tensor,
-    block_size: int,
-) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Which positions are real, [B, 1, 1, L] or None for all, and slots, [B * L]."""
-    device = block_tables.device
+    rows: list[int], seq_lens: list[int], visible: list[int], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Which places hold something, and their positions, [B, L]; whether there are empty ones."""
     lengths = torch.tensor([visible[row] for row in rows], device=device)[:, None]
     ends = torch.tensor([seq_lens[row] for row in rows], device=device)[:, None]
     longest = max(visible[row] for row in rows)
     longest += -longest % STEP
     place = torch.arange(longest, device=device)
     real = place < lengths
-    position = (ends - lengths + place).where(real, 0)
-    blocks = block_tables[rows].gather(1, position // block_size)
-    slots = (blocks * block_size + position % block_size).where(real, 0)
     padded = any(visible[row] < longest for row in rows)
-    return real[:, None, None] if padded else None, slots.view(-1)
+    return real, (ends - lengths + place).where(real, 0), padded
+
+
+def _slots(
+    tables: torch.Tensor, position: torch.Tensor, real: torch.Tensor, block_size: int
+) -> torch.Tensor:
+    """[B, L] slots of positions [B, L] by tables [B, max_blocks]; 0 where nothing is real."""
+    position = position.where(real, 0)
+    blocks = tables.gather(1, position // block_size)
+    return (blocks * block_size + position % block_size).where(real, 0)
 
 
 def _prefill_context(
-    query_len: int,
-    padding: int,
-    seq_len: int,
-    table: torch.Tensor,
-    block_size: int,
-    window: int | None,
+    query_len: int, padding: int, seq_len: int, device: torch.device, window: int | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What each query sees, [Q, L] or None for causal, and slots, [L] or None for none."""
+    """What each query sees, [Q, L] or None for causal, and positions, [L] or None for none.
+
+    Positions from `seq_len` on are padding.
+    """
     first = seq_len - query_len
     if first == 0 and (window is None or query_len <= window):
         return None, None
     oldest = 0 if first == 0 or window is None else max(0, first - window + 1)
     context = seq_len - oldest
-    query = torch.arange(first, seq_len + padding, device=table.device)[:, None]
-    key = torch.arange(oldest, seq_len + -context % STEP, device=table.device)
+    query = torch.arange(first, seq_len + padding, device=device)[:, None]
+    key = torch.arange(oldest, seq_len + -context % STEP, device=device)
     seen = (key <= query) & (key < seq_len)
     if window is not None:
         seen &= key > query - window
-    if first == 0:
-        return seen, None
-    real = key.where(key < seq_len, 0)
-    slots = table[real // block_size] * block_size + real % block_size
-    return seen, slots.where(key < seq_len, 0)
+    return seen, None if first == 0 else key
 
 
-def _additive(seen: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    if seen is None:
-        return None
+def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return zeros.masked_fill_(~seen, float("-inf"))
 

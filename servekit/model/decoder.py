@@ -1,5 +1,7 @@
 """One decoder-only transformer for every family it knows, driven by the numbers of a Shape."""
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -60,11 +62,13 @@ class Decoder(nn.Module):
             x = x * self.embedding_scale
         positions = F.pad(inputs.positions, (0, padding))
         steps = {
-            window: self._layer_step(inputs, positions, cache, window)
+            key: step
             for window in self.frequencies
+            for key, step in self._layer_steps(inputs, positions, cache, window)
         }
         for index, layer in enumerate(self.layers):
-            x = layer(x, steps[self.shape.window(index)], *cache.layer(index))
+            step = steps[self.shape.window(index), cache.group_of(index)]
+            x = layer(x, step, *cache.layer(index))
         samples = len(inputs.sample_at)
         x = x[F.pad(inputs.sample_at, (0, self._size(samples) - samples))]
         logits = F.linear(self.norm(x), self.head)[:samples].float()
@@ -74,21 +78,26 @@ class Decoder(nn.Module):
     def _size(self, rows: int) -> int:
         return padded(rows) if self.embedding.is_cpu else rows
 
-    def _layer_step(
+    def _layer_steps(
         self, inputs: StepInputs, positions: torch.Tensor, cache: KvCache, window: int | None
-    ) -> LayerStep:
-        plan = plan_attention(
+    ) -> Iterator[tuple[tuple[int | None, int], LayerStep]]:
+        """By window and group, for each group with layers of this window."""
+        layers = [layer for layer in range(self.shape.layers) if self.shape.window(layer) == window]
+        groups = sorted({cache.group_of(layer) for layer in layers})
+        plans = plan_attention(
             inputs.query_lens,
             inputs.seq_lens,
-            inputs.block_tables,
-            inputs.slots,
+            [inputs.block_tables[group] for group in groups],
+            [inputs.slots[group] for group in groups],
             key_cache=cache.layer(0)[0],
             window=window,
             dtype=self.dtype,
             gather_tokens=GATHER_TOKENS,
         )
         inv_freq, scale = self.frequencies[window]
-        return LayerStep(plan, *rope_tables(positions, inv_freq, scale, self.dtype))
+        cos_sin = rope_tables(positions, inv_freq, scale, self.dtype)
+        for group, plan in zip(groups, plans, strict=True):
+            yield (window, group), LayerStep(plan, *cos_sin)
 
     @property
     def weight_bytes(self) -> int:

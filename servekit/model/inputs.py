@@ -20,9 +20,9 @@ class StepInputs:
     positions: torch.Tensor
     """[T] position of each token in its request, from 0."""
 
-    slots: torch.Tensor
-    """[T] where keys and values of each token are written: block * block_size + offset. No slot
-    twice, and never one of block 0."""
+    slots: tuple[torch.Tensor, ...]
+    """For each group of layers, [T]: where keys and values of each token are written, block *
+    block_size + offset. No slot twice, and never one of block 0."""
 
     query_lens: list[int]
     """[R] tokens of each row in this step, at least 1; they sum to T."""
@@ -31,9 +31,10 @@ class StepInputs:
     """[R] tokens of each row's request once this step is done: cached ones and these. The row's
     first position is `seq_lens[r] - query_lens[r]`."""
 
-    block_tables: torch.Tensor
-    """[R, max_blocks] block numbers from position 0 on, at least ceil(seq_lens[r] / block_size) of
-    them, then 0, the null block."""
+    block_tables: tuple[torch.Tensor, ...]
+    """For each group of layers, [R, max_blocks]: block numbers from position 0 on, at least
+    ceil(seq_lens[r] / block_size) of them, then 0, the null block; 0, too, where no layer of the
+    group looks any more."""
 
     sample_at: torch.Tensor
     """[S] indices into T of the tokens whose logits are wanted; S may be 0. The logits come in this

@@ -101,12 +101,6 @@ def cannot_run(config: Config) -> list[str]:
         found.append(f"quantization.weights={quantization.weights}, where it holds them 16-bit")
     if kv.dtype not in DTYPE_BYTES:
         found.append(f"kv.dtype={kv.dtype}, where it stores 16 or 32 bits")
-    shape = config.model.shape
-    if kv.hybrid and any(shape.window(layer) is not None for layer in shape.attention_layers):
-        found.append(
-            f"kv.hybrid=true, where it stores all {shape.layers} layers at full length "
-            "(kv.hybrid=false runs it)"
-        )
     if config.speculative.method != "none":
         found.append(f"speculative.method={config.speculative.method}, where it guesses nothing")
-    return found + beyond_the_decoder(shape)
+    return found + beyond_the_decoder(config.model.shape)

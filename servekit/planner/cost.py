@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from servekit.config.schema import Config
-from servekit.planner.prediction.predict import Prediction
+from servekit.planner.prediction.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)

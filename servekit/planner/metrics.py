@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servekit.planner.outcome import Outcome
-from servekit.planner.prediction.predict import Prediction
+from servekit.planner.prediction.prediction import Prediction
 from servekit.spec.model import GIB
 
 Better = Literal["higher", "lower"]
@@ -18,7 +18,9 @@ Family = Literal["memory", "speed", "price"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`band` is the half-width of the interval around `value`, in `unit`; 0 where it is exact.
+    """`band` is the half-width of the interval around `value` that the model errs by, in `unit`; 0
+    where it is exact. `chance` is that of a simulated number by chance, and `parts` what it was in
+    consecutive parts of the run; 0 and none of numbers that are not simulated.
 
     `better` is None for what is neither. `value` is None where the plan has none: a deployment that
     does not fit has no latency, one without a price no cost. `family` says whose model errs:
@@ -31,6 +33,10 @@ class Metric:
     unit: str
     better: Better | None
     family: Family
+    chance: float = 0.0
+    parts: tuple[float | None, ...] = ()
+    runs: int = 0
+    """Requests of the run."""
 
 
 LABELS = {
@@ -100,7 +106,19 @@ def _speed(prediction: Prediction | None) -> Iterator[Metric]:
     for name, (unit, better) in SPEED.items():
         value = values[name]
         band = 0.0 if prediction is None or value is None else value * prediction.band
-        yield Metric(name, value, band, unit, better, "speed")
+        yield Metric(name, value, band, unit, better, "speed", *_chance(prediction, name))
+
+
+def _chance(
+    prediction: Prediction | None, name: str
+) -> tuple[float, tuple[float | None, ...], int]:
+    """Of a time of a simulated run, by its metric: the half-width, the parts, the requests."""
+    sampled = prediction.sampled if prediction is not None else None
+    if sampled is None or name not in sampled.batches:
+        return 0.0, (), 0
+    time, _, percentile = name.removesuffix("_ms").partition("_")
+    half: float | None = getattr(getattr(sampled, f"{time}_ms"), percentile)
+    return half or 0.0, sampled.batches[name], sampled.requests
 
 
 def _cost(plan: Outcome) -> Iterator[Metric]:

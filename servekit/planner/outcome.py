@@ -1,6 +1,6 @@
 """What one configuration comes to: memory, latency, cost, and the verdict on all of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,10 @@ from servekit.config.targets import SpeculativeConfig
 from servekit.planner.capability import refusals
 from servekit.planner.catalogue.files import find, weights_on_disk
 from servekit.planner.cost import Cost, cost
-from servekit.planner.prediction.predict import Prediction, predict
+from servekit.planner.prediction.predict import predict
+from servekit.planner.prediction.prediction import Latencies, Prediction
+from servekit.planner.prediction.simulated import simulated
+from servekit.planner.prediction.traffic import moments_of
 from servekit.planner.slo import SloLine, judge
 from servekit.spec.kv import KvLayout
 from servekit.spec.memory import Ledger, ledger
@@ -127,21 +130,52 @@ def book_of(config: Config) -> Ledger:
     return ledger(config, stored_weights_bytes=stored_bytes(files))
 
 
-def assess(config: Config, book: Ledger | None = None) -> Outcome:
-    """Raises nothing: what does not fit is an outcome that says so. `book` saves making it.
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How much longer simulated times of a deployment were than its closed forms said: what those
+    of one like it are multiplied by. Only its order of trying hangs on it, no verdict.
+    """
+
+    ttft: float = 1.0
+    tpot: float = 1.0
+
+    def of(self, at_slo: Latencies) -> Latencies:
+        ttft, tpot = at_slo.ttft_ms, at_slo.tpot_ms
+        return Latencies(ttft and ttft * self.ttft, tpot and tpot * self.tpot)
+
+
+AS_IT_IS = Correction()
+
+
+def assess(
+    config: Config, book: Ledger | None = None, correction: Correction = AS_IT_IS
+) -> Outcome:
+    """In closed forms: what does not fit is an outcome that says so. `book` saves making it.
 
     Of a cache that only the better end of the band gives any block there is nothing to predict.
+    Raises ConfigError where the trace of the workload cannot be read.
     """
+    moments_of(config.workload)
     book = book or book_of(config)
     holds_any = book.layout.num_blocks >= book.layout.blocks_for(1)
     prediction = predict(config, book.layout) if book.fits and holds_any else None
+    if prediction is not None and correction is not AS_IT_IS:
+        prediction = replace(prediction, at_slo=correction.of(prediction.at_slo))
     price = cost(config, prediction)
-    lines = judge(config, prediction, price) if prediction is not None else ()
     return Outcome(
         config=config,
         ledger=book,
         prediction=prediction,
         cost=price,
-        slo=lines,
+        slo=judge(config, prediction, price) if prediction is not None else (),
         refusals=tuple(refusal.text for refusal in refusals(config)),
     )
+
+
+def judged(outcome: Outcome) -> Outcome:
+    """With times of a simulated run, and the verdict on those; up to some tenths of a second."""
+    if outcome.prediction is None or outcome.refusals:
+        return outcome
+    prediction = simulated(outcome.config, outcome.prediction)
+    lines = judge(outcome.config, prediction, outcome.cost)
+    return replace(outcome, prediction=prediction, slo=lines)

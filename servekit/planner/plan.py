@@ -8,7 +8,7 @@ from servekit.config.origins import Origin
 from servekit.config.schema import Config
 from servekit.planner.advice.advice import Advice
 from servekit.planner.advice.advice import advise as find
-from servekit.planner.outcome import Outcome, assess
+from servekit.planner.outcome import Outcome, assess, judged
 from servekit.planner.plan_json import outcome_json
 from servekit.planner.warnings import warnings
 
@@ -30,14 +30,21 @@ class Plan(Outcome):
 
 
 def plan(
-    config: Config, *, advise: bool = True, origins: Mapping[str, Origin] | None = None
+    config: Config,
+    *,
+    advise: bool = True,
+    simulate: bool = True,
+    origins: Mapping[str, Origin] | None = None,
 ) -> Plan:
-    """Raises nothing: what does not fit is a plan that says so, with advice.
+    """What does not fit is a plan that says so, with advice. ConfigError only where the trace of
+    the workload cannot be read.
 
     With the `origins` of a composed configuration, advice is what its words may be followed by;
-    without them every value counts as given. `advise=False` leaves the search out.
+    without them every value counts as given. `advise=False` leaves the search out;
+    `simulate=False` leaves times to closed forms, so that a thousand plans take seconds.
     """
-    outcome = assess(config)
+    closed = assess(config)
+    outcome = judged(closed) if simulate else closed
     return Plan(
         config=config,
         ledger=outcome.ledger,
@@ -46,5 +53,5 @@ def plan(
         slo=outcome.slo,
         refusals=outcome.refusals,
         warnings=tuple(warnings(outcome)),
-        advice=tuple(find(outcome, origins)) if advise else (),
+        advice=tuple(find(outcome, closed, origins)) if advise else (),
     )

@@ -3,11 +3,11 @@
 What every key means is in docs/plan-json.md; a test holds the two together.
 """
 
-from math import isfinite
+from math import hypot, isfinite
 from typing import Any
 
 from servekit.planner.outcome import Outcome
-from servekit.planner.prediction.predict import Percentiles, Prediction
+from servekit.planner.prediction.prediction import Percentiles, Prediction, Sampled
 from servekit.planner.slo import SloLine
 from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB, parameters
@@ -95,6 +95,7 @@ def latency_json(prediction: Prediction | None) -> dict[str, Any]:
     standing = prediction.standing if prediction is not None else None
     return {
         **values,
+        "requests_per_s": finite(getattr(prediction, "requests_per_s", None)),
         "running": finite(getattr(prediction, "running", None)),
         "utilization": finite(getattr(prediction, "utilization", None)),
         "stable": prediction.stable if prediction is not None else None,
@@ -103,8 +104,35 @@ def latency_json(prediction: Prediction | None) -> dict[str, Any]:
             for name in ("ttft_ms", "tpot_ms")
         },
         "method": prediction.method if prediction is not None else None,
+        "simulated": simulated_json(prediction.sampled if prediction is not None else None),
         "standing": dict.fromkeys(values, standing),
-        "bands": {name: scaled(value, prediction) for name, value in values.items()},
+        "bands": {name: scaled(value, prediction) for name, value in values.items()}
+        | {name: time_bands(name, prediction) for name in TIMES},
+    }
+
+
+def simulated_json(sampled: Sampled | None) -> dict[str, Any] | None:
+    """The run that times are from; null where they are closed forms."""
+    if sampled is None:
+        return None
+    return {
+        "requests": sampled.requests,
+        "simulated_s": sampled.seconds,
+        "cut_requests": sampled.cut,
+        "chance": {name: percentiles_json(getattr(sampled, name)) for name in TIMES},
+    }
+
+
+def time_bands(name: str, prediction: Prediction | None) -> dict[str, float | None]:
+    """What the model errs by and, of a simulated time, what chance does, as squares."""
+    values = percentiles_json(getattr(prediction, name, None))
+    bands: dict[str, float | None] = scaled(values, prediction)
+    if prediction is None or prediction.sampled is None:
+        return bands
+    chance = percentiles_json(getattr(prediction.sampled, name))
+    return {
+        key: None if band is None else hypot(band, chance[key] or 0.0)
+        for key, band in bands.items()
     }
 
 

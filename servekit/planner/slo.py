@@ -1,11 +1,12 @@
 """Each target of `slo` against what is predicted: met, missed, impossible, or inside the band."""
 
 from dataclasses import dataclass
+from math import hypot
 from typing import Literal
 
 from servekit.config.schema import Config
 from servekit.planner.cost import Cost
-from servekit.planner.prediction.predict import Prediction
+from servekit.planner.prediction.prediction import Prediction
 from servekit.spec.latency import roofline
 
 Verdict = Literal["meets", "misses", "impossible", "unsure"]
@@ -13,8 +14,9 @@ Verdict = Literal["meets", "misses", "impossible", "unsure"]
 
 @dataclass(frozen=True, slots=True)
 class SloLine:
-    """`band` is the absolute half-width around `predicted`, in its unit. Both are None where the
-    queue grows without end, where nothing runs, or where there is no price.
+    """`band` is the absolute half-width around `predicted`, in its unit: what the model errs by,
+    and what chance does to simulated times, as squares. Both are None where the queue grows without
+    end, where nothing runs, or where there is no price.
     """
 
     name: str
@@ -43,7 +45,8 @@ def judge(config: Config, prediction: Prediction, cost: Cost) -> tuple[SloLine, 
 def _latency(name: str, target: float, config: Config, prediction: Prediction) -> SloLine:
     bound: float = getattr(prediction.bounds, name)
     predicted: float | None = getattr(prediction.at_slo, name)
-    band = None if predicted is None else prediction.band * predicted
+    chance = getattr(prediction.sampled.at_slo, name) if prediction.sampled is not None else None
+    band = None if predicted is None else hypot(prediction.band * predicted, chance or 0.0)
     if bound > target:
         why = f"{PHYSICS[name](config, prediction)} on ideal hardware, more than {target:g} ms"
         return SloLine(name, target, predicted, band, verdict="impossible", why=why)
@@ -59,9 +62,13 @@ def _endless(config: Config, prediction: Prediction) -> tuple[Verdict, str]:
     """Of a queue that grows without end; unsure if it would not at the better end of the band."""
     if prediction.utilization is None:
         return "misses", "the KV cache holds no request: nothing is served"
+    rate = f"{prediction.requests_per_s:.4g}/s"
+    if prediction.sampled is not None:
+        lasted = f"{prediction.sampled.seconds:.0f} s"
+        return "unsure", f"at {rate} the queue only grew in a simulation of {lasted}"
     why = (
-        f"requests come at {config.workload.request_rate:g}/s and {prediction.capacity_per_s:.3g}/s"
-        " can be served: the queue grows without end"
+        f"requests come at {rate} and {prediction.capacity_per_s:.3g}/s can be served: the queue "
+        "grows without end"
     )
     return "unsure" if prediction.utilization < 1 + prediction.band else "misses", why
 

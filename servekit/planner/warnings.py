@@ -113,20 +113,29 @@ def step_bytes(config: Config, stage: int) -> int:
 def overload(outcome: Outcome) -> Iterator[str]:
     """More traffic than can be worked off: queues grow as long as it lasts."""
     prediction = outcome.prediction
-    if prediction is not None and not prediction.stable:
-        rate, most = outcome.config.workload.request_rate, prediction.capacity_per_s
+    if prediction is None or prediction.stable:
+        return
+    rate, most = prediction.requests_per_s, prediction.capacity_per_s
+    if prediction.sampled is not None:
         yield (
-            f"workload.request_rate={rate:g} is more than the {most:.3g} requests "
-            "a second that it serves at full load: the queue grows without end"
+            f"in a simulation of {prediction.sampled.seconds:.0f} s the queue only grew, although "
+            f"{rate:.4g} requests a second are less than the {most:.3g} of its capacity: servekit "
+            "simulate --requests N runs longer"
+        )
+    else:
+        yield (
+            f"the workload's {rate:.4g} requests a second are more than the {most:.3g} that it "
+            "serves at full load: the queue grows without end"
         )
 
 
 def waits(outcome: Outcome) -> Iterator[str]:
-    """Where closed forms are known to promise too much: a simulation has longer waits."""
+    """Where closed forms are known to promise too much, and no simulation took their place."""
     config, prediction = outcome.config, outcome.prediction
     if (
         prediction is None
         or prediction.utilization is None
+        or prediction.sampled is not None
         or not prediction.stable
         or prediction.utilization < BUSY
     ):

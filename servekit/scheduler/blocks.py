@@ -1,31 +1,43 @@
 """Who holds which KV block, and what the free ones still remember."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+
+def _nobody(blocks: list[int], contents: list[bytes]) -> None:
+    """Nobody asked to be told."""
 
 
 class BlockPool:
     """Hands out block numbers and counts their holders; it never sees a tensor.
 
     Block 0 is the null block: padding points at it, nobody owns it. Every other block is in exactly
-    one of three places: held (a positive count in `holders`), empty (free, its content worth
-    nothing), or evictable (free, but found by the hash of its content until it is handed out
-    again). Empty blocks go first, then the evictable one that was given back longest ago. Every
-    operation takes constant time a block.
+    one of four places: held (a positive count in `holders`), empty (free, its content worth
+    nothing), evictable (free, but found by the hash of its content until it is handed out again)
+    or kept (the same, but pinned). Empty blocks go first, then the evictable one that was given
+    back longest ago, then so of the kept ones. Every operation takes constant time a block.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, evicted: Callable[[list[int], list[bytes]], None] = _nobody
+    ) -> None:
+        """`evicted` is told which blocks are handed out that had a content, and what it was."""
         assert num_blocks >= 2, f"{num_blocks} blocks: one is the null block, one must hold tokens"
         self.num_blocks = num_blocks
+        self.evicted = evicted
         self.holders = [0] * num_blocks
         self.empty = list(range(num_blocks - 1, 0, -1))
         self.evictable: OrderedDict[int, None] = OrderedDict()
+        self.kept: OrderedDict[int, None] = OrderedDict()
+        self.pinned: set[int] = set()
+        """Remembered blocks, added while held, that are kept when they are given back."""
         self.block_of: dict[bytes, int] = {}
         self.hash_of: dict[int, bytes] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self.empty) + len(self.evictable)
+        return len(self.empty) + len(self.evictable) + len(self.kept)
 
     @property
     def num_cached(self) -> int:
@@ -33,34 +45,53 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         assert count <= self.num_free, f"asked for {count} blocks, {self.num_free} are free"
-        return [self._take_one() for _ in range(count)]
-
-    def _take_one(self) -> int:
-        if self.empty:
-            block = self.empty.pop()
+        left = len(self.empty) - count
+        if left >= 0:
+            blocks = self.empty[left:]
+            del self.empty[left:]
+            blocks.reverse()
         else:
-            block, _ = self.evictable.popitem(last=False)
-            del self.block_of[self.hash_of.pop(block)]
-        self.holders[block] = 1
-        return block
+            blocks = self.empty[::-1]
+            self.empty.clear()
+            blocks += self._evict(-left)
+        holders = self.holders
+        for block in blocks:
+            holders[block] = 1
+        return blocks
+
+    def _evict(self, count: int) -> list[int]:
+        blocks = list(islice(self.evictable, count))
+        blocks += islice(self.kept, count - len(blocks))
+        contents = [self.hash_of.pop(block) for block in blocks]
+        for block, content in zip(blocks, contents, strict=True):
+            del self.block_of[content]
+            del (self.kept if block in self.pinned else self.evictable)[block]
+        if self.pinned:
+            self.pinned.difference_update(blocks)
+        self.evicted(blocks, contents)
+        return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
         """Hold blocks that `find` gave, whether somebody holds them or not."""
+        holders = self.holders
         for block in blocks:
-            if not self.holders[block]:
-                del self.evictable[block]
-            self.holders[block] += 1
+            if not holders[block]:
+                del (self.kept if block in self.pinned else self.evictable)[block]
+            holders[block] += 1
 
     def give_back(self, blocks: list[int]) -> None:
         """Let go of a block table. Its end is evicted first: a prefix serves more than a suffix."""
+        holders, cached, empty, pinned = self.holders, self.hash_of, self.empty, self.pinned
         for block in reversed(blocks):
-            self.holders[block] -= 1
-            if self.holders[block]:
+            holders[block] -= 1
+            if holders[block]:
                 continue
-            if block in self.hash_of:
-                self.evictable[block] = None
+            if block not in cached:
+                empty.append(block)
+            elif block in pinned:
+                self.kept[block] = None
             else:
-                self.empty.append(block)
+                self.evictable[block] = None
 
     def find(self, content: bytes) -> int | None:
         return self.block_of.get(content)
@@ -68,20 +99,36 @@ class BlockPool:
     def is_free(self, block: int) -> bool:
         return not self.holders[block]
 
-    def remember(self, block: int, content: bytes) -> None:
-        """Let `find` give this held block; of two with the same content the first stays known."""
-        if content not in self.block_of:
-            self.block_of[content] = block
-            self.hash_of[block] = content
+    def remember_all(self, blocks: Sequence[int], contents: Sequence[bytes]) -> bool:
+        """Let `find` give these held blocks; False, and nothing happens: it gives some already."""
+        if not self.block_of.keys().isdisjoint(contents):
+            return False
+        self.block_of.update(zip(contents, blocks, strict=True))
+        self.hash_of.update(zip(blocks, contents, strict=True))
+        return True
+
+    def remember(self, block: int, content: bytes) -> bool:
+        """Let `find` give this held block; of two with the same content the first stays known.
+
+        Says whether it is this one.
+        """
+        if self.block_of.setdefault(content, block) != block:
+            return False
+        self.hash_of[block] = content
+        return True
 
     def check(self, tables: Iterable[list[int]]) -> None:
         """`tables` are the block tables of all that hold blocks."""
         held = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):
             assert self.holders[block] == held[block], f"block {block} has holders nobody knows"
-        free = [*self.empty, *self.evictable]
+        free = [*self.empty, *self.evictable, *self.kept]
         in_use = [block for block in range(self.num_blocks) if self.holders[block]]
         assert sorted(free + in_use) == list(range(1, self.num_blocks)), "a block leaked"
         assert not any(block in self.hash_of for block in self.empty), "an empty block is cached"
-        assert all(block in self.hash_of for block in self.evictable), "evictable, but never found"
+        found = [*self.evictable, *self.kept]
+        assert all(block in self.hash_of for block in found), "evictable, but never found"
         assert self.block_of == {content: block for block, content in self.hash_of.items()}
+        assert self.pinned <= self.hash_of.keys(), "a block is pinned that is not cached"
+        assert self.pinned.isdisjoint(self.evictable), "a pinned block is evicted like any other"
+        assert self.pinned.issuperset(self.kept), "a block is kept that is not pinned"

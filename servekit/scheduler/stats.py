@@ -21,5 +21,19 @@ class SchedulerStats:
     block_size: int
     steps_total: int
     preemptions_total: int
+    preempted_tokens_total: int
+    """Computed, thrown away, and to be computed again."""
+    swaps_total: int
+    takeovers_total: int
+    """Seats that those who waited took from those who ran."""
+    merged_blocks_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
+    prefix_miss_tokens_total: dict[str, int]
+    """By reason."""
+    refused_total: dict[str, int]
+    """By code of the error."""
+    predicted_ttft_s: float | None
+    """Of a typical request, came it now; None: nothing is known."""
+    step_budget_tokens: int
+    """Prompt tokens that the last step with prompts had room for."""

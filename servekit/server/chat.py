@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from servekit.engine.messages import Caller
 from servekit.errors import RequestError, UnsupportedField
 from servekit.server import limits
 from servekit.server.generate import Job
@@ -84,7 +85,7 @@ async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> 
     return await service.encode(text, bool(body.add_special_tokens))
 
 
-async def chat_job(body: ChatRequest, service: Service, arrived: float) -> Job:
+async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: Caller) -> Job:
     """Without a maximum, all the room that the prompt leaves may be filled."""
     limits.check_fields(body)
     prompt = await chat_tokens(body, service)
@@ -98,7 +99,9 @@ async def chat_job(body: ChatRequest, service: Service, arrived: float) -> Job:
         vocab_size=service.vocab_size,
         eos_ids=service.loaded.eos_ids,
     )
-    return Job("chat", [(prompt, sampling)], body.n or 1, service.answer_maker(body), arrived)
+    return Job(
+        "chat", [(prompt, sampling)], body.n or 1, service.answer_maker(body), arrived, caller
+    )
 
 
 @dataclass(frozen=True, slots=True)

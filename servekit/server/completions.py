@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import limits
 from servekit.server.generate import Job
@@ -58,7 +59,9 @@ async def prompt_tokens(prompt: Prompt, body: CompletionRequest, service: Servic
     return ids
 
 
-async def completion_job(body: CompletionRequest, service: Service, arrived: float) -> Job:
+async def completion_job(
+    body: CompletionRequest, service: Service, arrived: float, caller: Caller
+) -> Job:
     limits.check_fields(body)
     pairs = []
     for prompt in prompts(body):
@@ -73,7 +76,8 @@ async def completion_job(body: CompletionRequest, service: Service, arrived: flo
             eos_ids=service.loaded.eos_ids,
         )
         pairs.append((ids, sampling))
-    return Job("text_completion", pairs, body.n or 1, service.answer_maker(body), arrived)
+    new_answer = service.answer_maker(body)
+    return Job("text_completion", pairs, body.n or 1, new_answer, arrived, caller)
 
 
 def echoes(body: CompletionRequest, service: Service) -> list[str]:

@@ -8,14 +8,13 @@ Leaving the `async with` early, for whatever reason, aborts what still runs.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
 
-from servekit.engine.messages import Delta, Ready, Sampling, Stats
+from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
 from servekit.errors import (
     EngineDied,
     EngineError,
@@ -27,8 +26,6 @@ from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
 from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
-
-REFUSAL_S = 0.05
 
 
 class RequestStream(Protocol):
@@ -47,7 +44,7 @@ class Engine(Protocol):
     def info(self) -> Ready | None: ...
     @property
     def stats(self) -> Stats | None: ...
-    def submit(self, prompt: list[int], sampling: Sampling) -> RequestStream: ...
+    def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,7 @@ class Job:
     n: int
     new_answer: Callable[[], Answer]
     arrived: float
+    caller: Caller
 
     @property
     def size(self) -> int:
@@ -69,7 +67,8 @@ def failure(delta: Delta) -> ServekitError:
     """What the engine says of a failed request, as an error of ours; without a code: our fault."""
     message = delta.error or "the engine gave up this request without saying why"
     error = from_code(delta.error_code or EngineError.code, message)
-    if isinstance(error, Overloaded):
+    error.retry_after_s = delta.retry_after_s
+    if isinstance(error, Overloaded) and error.retry_after_s is None:
         error.retry_after_s = 1.0
     return error
 
@@ -125,18 +124,21 @@ class Generation:
         self._ended_by = reason
         self._hear(error)
 
-    async def refused_at_once(self) -> None:
-        """Raises what the engine says against this job, if it is quick to say it.
+    async def let_in(self) -> None:
+        """Returns once the engine has let all of the job in; raises what it says against it.
 
-        Waits no longer than the first delta, so a stream's status is still open when it refuses.
+        The engine says so before it computes anything, so a stream's status is still open then.
         """
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), REFUSAL_S)
-        for item in self._inbox:
-            if isinstance(item, Exception):
-                raise item
-            if item[1].finish in ("error", "abort"):
-                raise failure(item[1])
+        while True:
+            for item in self._inbox:
+                if isinstance(item, Exception):
+                    raise item
+                if item[1].finish in ("error", "abort"):
+                    raise failure(item[1])
+            if len({item[0] for item in self._inbox if isinstance(item, tuple)}) == self.job.size:
+                return
+            self._heard.clear()
+            await self._heard.wait()
 
     async def pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
         """All that has come since the last time, at least one piece, by the answer's index.
@@ -163,7 +165,7 @@ class Generation:
         for prompt, sampling in self.job.prompts:
             for choice in range(self.job.n):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
-                stream = self.engine.submit(prompt, own)
+                stream = self.engine.submit(prompt, own, self.job.caller)
                 self.running.append(Running(stream, self.job.new_answer()))
 
     def usage(self) -> Usage:

@@ -21,7 +21,7 @@ import uvloop
 
 from servekit.config.schema import Config
 from servekit.engine.client import EngineClient
-from servekit.engine.messages import Ready, Sampling, Stats
+from servekit.engine.messages import Caller, Ready, Sampling, Stats
 from servekit.errors import EngineDied, NotReady, ServekitError, SourceError
 from servekit.model.sources import fetch
 from servekit.model.tokenizer import load_tokenizer
@@ -30,6 +30,7 @@ from servekit.server.app import build_app
 from servekit.server.errors import error_of
 from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
+from servekit.server.pinned import pinned_tokens
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
 from servekit.telemetry.exporters import EXPORTERS
@@ -80,7 +81,7 @@ class Unstarted:
     info: Ready | None = None
     stats: Stats | None = None
 
-    def submit(self, prompt: list[int], sampling: Sampling) -> RequestStream:
+    def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream:
         raise NotReady("the engine is not started yet")
 
 
@@ -177,6 +178,8 @@ class Deployment:
         self.service.tokenizer, info = await asyncio.gather(
             in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
         )
+        for tokens in pinned_tokens(self.config.kv.pinned_prompts, self.service.loaded):
+            self.engine.pin(tokens)
         self.lifecycle.become_ready()
         self.compare(info)
 

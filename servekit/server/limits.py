@@ -36,6 +36,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "min_tokens": (0, 2**31),
     "top_k": (-1, MAX_TOP_K),
     "seed": (-SEEDS, SEEDS - 1),
+    "priority": (-(2**31), 2**31 - 1),
 }
 """Both ends are allowed, but for top_p, which must be above zero. 0 and -1 switch top_k off."""
 

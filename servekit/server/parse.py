@@ -45,7 +45,6 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1,),
-    "priority": (0,),
     "continue_final_message": (False,),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),

@@ -8,6 +8,7 @@ from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import limits
 from servekit.server.chat import ChatStyle, chat_job, chat_tokens
@@ -52,6 +53,10 @@ async def respond(
     return json(answer, headers=asked.headers)
 
 
+def caller_of(request: AnyRequest, service: Service, fields: SamplingFields) -> Caller:
+    return service.callers.caller(request.headers.get("authorization"), fields)
+
+
 def wants_usage(fields: SamplingFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
@@ -61,7 +66,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
     arrived = time.monotonic()
     asked = await read(request, ChatRequest)
     service.check_model(asked.body.model)
-    job = await chat_job(asked.body, service, arrived)
+    job = await chat_job(asked.body, service, arrived, caller_of(request, service, asked.body))
     style = ChatStyle(
         id=new_id("chatcmpl"),
         created=int(time.time()),
@@ -79,7 +84,8 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, CompletionRequest)
     service.check_model(asked.body.model)
-    job = await completion_job(asked.body, service, arrived)
+    caller = caller_of(request, service, asked.body)
+    job = await completion_job(asked.body, service, arrived, caller)
     style = CompletionStyle(
         id=new_id("cmpl"),
         created=int(time.time()),

@@ -7,21 +7,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from servekit.config.schema import Config
 from servekit.errors import (
     EngineDied,
     ModelNotFound,
     NotReady,
-    Overloaded,
     RequestError,
     ServekitError,
 )
+from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
-from servekit.telemetry.metrics import Metrics
+from servekit.telemetry.metrics import Metrics, Reading
 
 THREAD_ABOVE_CHARACTERS = 8192
 """Text longer than this is tokenised in a thread: the event loop has streams to serve."""
@@ -61,6 +63,7 @@ class Service:
     lifecycle: Lifecycle
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
+    callers: Callers = field(default_factory=Callers)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
 
@@ -96,7 +99,7 @@ class Service:
         if self.engine.info is None:
             raise NotReady("the engine is not loaded yet", retry_after_s=RETRY_AFTER_S)
         info = self.engine.info
-        return Room(info.max_model_len, info.capacity_tokens)
+        return Room(info.max_model_len, info.max_servable_tokens)
 
     def check_model(self, name: str) -> None:
         served = self.config.model.name
@@ -141,21 +144,17 @@ class Service:
             self.generations.discard(one)
 
     def admit(self, requests: int) -> None:
-        """Raises Overloaded where seats and queue are taken: before any byte of an answer."""
+        """Raises RequestError for what could not run and wait at once if nobody else were here.
+
+        Whether there is room now, the engine's scheduler says, before any byte of an answer.
+        """
         scheduler = self.config.scheduler
         limit = scheduler.max_num_seqs + scheduler.max_num_waiting
-        taken = sum(one.job.size for one in self.generations)
         if requests > limit:
             raise RequestError(
                 f"{requests} answers in one request, this deployment runs and queues {limit}; "
                 "send fewer prompts or a smaller n",
                 param="n",
-            )
-        if taken + requests > limit:
-            raise Overloaded(
-                f"{taken} requests run or wait and {requests} more were asked for, at most {limit} "
-                "may; try again later",
-                retry_after_s=RETRY_AFTER_S,
             )
 
     def end_all(self, error: ServekitError, reason: str) -> None:
@@ -163,29 +162,23 @@ class Service:
         for one in tuple(self.generations):
             one.end(error, reason)
 
-    def snapshot(self) -> dict[str, float]:
+    def snapshot(self) -> dict[str, Reading]:
         """The engine's state by the keys of `telemetry.metrics`."""
         return snapshot(self.engine)
 
 
-def snapshot(engine: Engine) -> dict[str, float]:
+def snapshot(engine: Engine) -> dict[str, Reading]:
     stats, info = engine.stats, engine.info
     if stats is None or info is None:
         return {}
-    size = stats.block_size
-    return {
-        "running": stats.running,
-        "waiting": stats.waiting,
-        "waiting_tokens": stats.waiting_tokens,
+    # where groups of layers share the blocks, a block has no tokens of its own
+    each = info.capacity_tokens / max(1, stats.blocks_total)
+    readings: dict[str, Reading] = {
+        key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
+    }
+    return readings | {
         "kv_capacity": info.capacity_tokens,
-        "kv_used": info.capacity_tokens - stats.blocks_free * size,
-        "kv_cached": stats.blocks_cached * size,
-        "kv_free": stats.blocks_free * size,
-        "batch_rows": stats.batch_rows,
-        "batch_tokens": stats.batch_tokens,
-        "step_s": stats.step_s,
-        "steps_total": stats.steps_total,
-        "preemptions_total": stats.preemptions_total,
-        "prefix_query_tokens_total": stats.prefix_query_tokens_total,
-        "prefix_hit_tokens_total": stats.prefix_hit_tokens_total,
+        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_cached": round(stats.blocks_cached * each),
+        "kv_free": round(stats.blocks_free * each),
     }

@@ -45,7 +45,7 @@ async def events(
     begun = False
     try:
         async with service.generation(job) as generation:
-            await generation.refused_at_once()
+            await generation.let_in()
             begun = True
             if opening := b"".join(map(event, style.opening())):
                 yield opening

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length"]
+SloClass = Literal["interactive", "batch"]
 ListOrOne = list[str] | str
 
 
@@ -17,7 +18,11 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that chat and completions share."""
+    """Fields that chat and completions share.
+
+    The last two are for the scheduler: a lower `priority` goes first where scheduler.order is
+    priority, and nobody waits for what is of class batch.
+    """
 
     model: str
     stream: bool | None = None
@@ -40,6 +45,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    priority: int | None = None
+    slo_class: SloClass | None = None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):

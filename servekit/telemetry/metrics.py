@@ -23,12 +23,16 @@ Source = Literal["planned", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A number that is read when somebody looks: `key` finds it in a snapshot."""
+    """A number that is read when somebody looks: `key` finds it in a snapshot.
+
+    With a `label`, the snapshot has several, each by the value of that label.
+    """
 
     key: str
     name: str
     unit: str
     about: str
+    label: str = ""
 
 
 GAUGES = (
@@ -42,6 +46,13 @@ GAUGES = (
     Observed("batch_rows", "servekit_batch_requests", "", "requests in the latest step"),
     Observed("batch_tokens", "servekit_batch_tokens", "", "tokens computed in the latest step"),
     Observed("step_s", "servekit_step", "s", "time of the latest step"),
+    Observed("step_budget_tokens", "servekit_step_budget_tokens", "", "tokens a step may take now"),
+    Observed(
+        "predicted_ttft_s",
+        "servekit_predicted_time_to_first_token",
+        "s",
+        "what a typical request would wait for its first token if it came now",
+    ),
 )
 
 COUNTERS = (
@@ -49,9 +60,30 @@ COUNTERS = (
     Observed("preemptions_total", "servekit_preemptions", "", "requests put back to the queue"),
     Observed("prefix_query_tokens_total", "servekit_prefix_query_tokens", "", "tokens looked up"),
     Observed("prefix_hit_tokens_total", "servekit_prefix_hit_tokens", "", "tokens found cached"),
+    Observed(
+        "prefix_miss_tokens_total",
+        "servekit_prefix_miss_tokens",
+        "",
+        "tokens looked up and not found: first_seen, evicted, salt, unaligned, disabled",
+        label="reason",
+    ),
+    Observed(
+        "preempted_tokens_total", "servekit_preempted_tokens", "", "computed tokens thrown away"
+    ),
+    Observed("swaps_total", "servekit_swaps", "", "requests moved to host memory"),
+    Observed("takeovers_total", "servekit_takeovers", "", "seats taken by more urgent requests"),
+    Observed("merged_blocks_total", "servekit_merged_blocks", "", "blocks freed for an equal one"),
+    Observed(
+        "refused_total",
+        "servekit_admission_refused",
+        "",
+        "requests that the scheduler refused, or would have where it only observes, by code",
+        label="code",
+    ),
 )
 
-Snapshot = Callable[[], Mapping[str, float]]
+Reading = float | Mapping[str, float]
+Snapshot = Callable[[], Mapping[str, Reading]]
 """What the engine looks like now, by the keys above; a missing key is not reported."""
 
 
@@ -99,19 +131,21 @@ class Metrics:
         """What is read from the engine whenever somebody asks."""
         for gauge in GAUGES:
             meter.create_observable_gauge(
-                gauge.name, [self._reader(gauge.key)], unit=gauge.unit, description=gauge.about
+                gauge.name, [self._reader(gauge)], unit=gauge.unit, description=gauge.about
             )
         for counter in COUNTERS:
             meter.create_observable_counter(
                 counter.name,
-                [self._reader(counter.key)],
+                [self._reader(counter)],
                 unit=counter.unit,
                 description=counter.about,
             )
 
-    def _reader(self, key: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _reader(self, what: Observed) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
-            value = self._snapshot().get(key)
+            value = self._snapshot().get(what.key)
+            if isinstance(value, Mapping):
+                return [Observation(one, {what.label: name}) for name, one in value.items()]
             return [] if value is None else [Observation(value)]
 
         return read

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from servekit.engine.client import EngineClient
+from servekit.engine.local import ANYBODY
 from servekit.engine.messages import Delta
 from servekit.errors import EngineDied, NotReady, WeightsError
 from tests.conftest import tiny_config
@@ -65,11 +66,11 @@ def test_an_engine_process_serves_many_streams_and_leaves_nothing(folder: Path, 
     async def use(client: EngineClient) -> None:
         (directory,) = runtime.glob("servekit-*")
         assert directory.stat().st_mode & 0o777 == 0o700
-        streams = [client.submit(*one) for one in zip(asked, words, strict=True)]
+        streams = [client.submit(*one, ANYBODY) for one in zip(asked, words, strict=True)]
         deltas = await asyncio.gather(*map(collect, streams))
         assert [said(one) for one in deltas] == expected
         assert {one[-1].finish for one in deltas} == {"length"}
-        refused = await collect(client.submit([1] * 400, greedy(1)))
+        refused = await collect(client.submit([1] * 400, greedy(1), ANYBODY))
         assert refused[-1].error_code == "context_length_exceeded"
         assert client.stats is not None
         assert client.stats.blocks_free == client.stats.blocks_total
@@ -81,11 +82,11 @@ def test_an_engine_process_serves_many_streams_and_leaves_nothing(folder: Path, 
     assert client.process.returncode == 0
     assert not list(runtime.glob("servekit-*"))
     with pytest.raises(EngineDied, match="the engine was stopped"):
-        client.submit([1], greedy(1))
+        client.submit([1], greedy(1), ANYBODY)
 
 
 async def an_abort_ends_the_stream_and_frees_its_blocks(client: EngineClient) -> None:
-    async with client.submit([1, 2], greedy(200)) as stream:
+    async with client.submit([1, 2], greedy(200), ANYBODY) as stream:
         await anext(stream)
     assert (await collect(stream))[-1].finish == "abort"
     stream.abort()
@@ -102,7 +103,7 @@ async def until(true: Callable[[], bool], limit_s: float = 5.0) -> None:
 
 def test_streams_end_when_the_process_is_killed(folder: Path, runtime: Path):
     async def use(client: EngineClient) -> None:
-        streams = [client.submit([index], greedy(250)) for index in range(3)]
+        streams = [client.submit([index], greedy(250), ANYBODY) for index in range(3)]
         await anext(streams[0])
         assert client.process is not None
         killed = time.monotonic()
@@ -130,7 +131,7 @@ def test_an_engine_that_is_loading_takes_no_request_and_can_be_stopped(folder: P
         client = EngineClient(CONFIG, folder)
         client.start()
         with pytest.raises(NotReady, match="the engine is loading"):
-            client.submit([1], greedy(1))
+            client.submit([1], greedy(1), ANYBODY)
         await client.stop()
         with pytest.raises(EngineDied):
             await client.wait_ready()

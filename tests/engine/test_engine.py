@@ -1,12 +1,14 @@
 """What a request gets depends on nothing but itself."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import asdict
 
 from servekit.engine.local import LocalEngine
-from servekit.engine.messages import Abort, Sampling, Stop
+from servekit.engine.messages import Abort, Caller, Pin, Sampling, Stop
 from servekit.engine.sampler import NOT_FINITE
 from servekit.errors import DoesNotFit, EngineError, WeightsError
 from servekit.model.cache import KvCache
@@ -23,6 +25,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "batched": {},
     "chunked": {"scheduler": {"max_num_batched_tokens": 9}},
     "preempted": {"kv": {"capacity_tokens": 112, "block_size": 4, "prefix_caching": False}},
+    "swapped": {
+        "kv": {
+            "capacity_tokens": 112,
+            "block_size": 4,
+            "prefix_caching": False,
+            "offload_gib": 1e-3,
+        }
+    },
     "static": {"scheduler": {"policy": "static"}},
     "one block a token": {"kv": {"block_size": 1}},
 }
@@ -50,10 +60,10 @@ def by_hand(prompt: list[int], count: int) -> list[int]:
             StepInputs(
                 token_ids=torch.tensor(sequence),
                 positions=at,
-                slots=at + 16,
+                slots=(at + 16,),
                 query_lens=[len(sequence)],
                 seq_lens=[len(sequence)],
-                block_tables=torch.arange(1, 9)[None],
+                block_tables=(torch.arange(1, 9)[None],),
                 sample_at=at[-1:],
             ),
             cache,
@@ -75,7 +85,8 @@ def test_tokens_are_the_same_in_company(setting: str, samplings: list[Sampling])
     engine = tiny_engine(**SETTINGS[setting])
     assert tokens(engine, samplings) == alone(samplings)
     assert engine.stats is not None
-    assert (engine.stats.preemptions_total > 0) == (setting == "preempted")
+    assert (engine.stats.preemptions_total > 0) == (setting in ("preempted", "swapped"))
+    assert (engine.stats.swaps_total > 0) == (setting == "swapped")
 
 
 def test_tokens_are_the_same_after_a_prefix_hit():
@@ -84,6 +95,44 @@ def test_tokens_are_the_same_after_a_prefix_hit():
     again = engine.generate(PROMPTS, SEEDED)
     assert [result.tokens for result in again] == first
     assert max(result.cached_tokens for result in again) >= 16
+
+
+def test_tenants_share_no_cached_block():
+    engine = tiny_engine()
+    prompt = [7] * 40
+    cached = []
+    for salt in (b"one", b"two", b"one"):
+        id = engine.submit(prompt, greedy(2), Caller(salt=salt))
+        while engine.results[id].finish is None:
+            engine.core.step()
+        cached.append(engine.results[id].cached_tokens)
+    assert cached[:2] == [0, 0]
+    assert cached[2] >= 32
+
+
+def test_answers_to_one_prompt_compute_it_once():
+    engine = tiny_engine()
+    results = engine.generate([[7] * 40] * 4, [greedy(3)] * 4)
+    assert len({tuple(result.tokens) for result in results}) == 1
+    assert sum(40 - result.cached_tokens for result in results) < 2 * 40
+
+
+def test_a_pinned_prompt_stays_when_others_are_evicted():
+    pinned, engine = [9] * 32, tiny_engine(kv={"capacity_tokens": 160})
+    engine.send(Pin(pinned))
+    engine.generate([[*pinned, 1]], [greedy(2)])
+    engine.generate([[token] * 60 for token in range(10, 16)], [greedy(2)] * 6)
+    again = engine.generate([[*pinned, 2]], [greedy(2)])[0]
+    assert again.cached_tokens == len(pinned)
+
+
+def test_the_server_is_told_every_number_of_the_scheduler():
+    engine = tiny_engine()
+    engine.generate([[1, 2, 3]], [greedy(2)])
+    now = engine.scheduler.stats()
+    told = {one.name: getattr(now, one.name) for one in fields(now) if one.name != "held"}
+    stats = asdict(engine.stats)
+    assert told.items() <= stats.items()
 
 
 def test_logprobs_come_with_each_token():

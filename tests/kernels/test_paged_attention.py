@@ -67,11 +67,11 @@ def run(
             seen = slice(0 if window is None else max(0, place + 1 - window), place + 1)
             truth.append(plain_attention(query[place - first], keys[seen], values[seen], softcap))
     query, key, value, slots = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    plan = plan_attention(
+    (plan,) = plan_attention(
         query_lens,
         seq_lens,
-        cache.tables,
-        slots,
+        [cache.tables],
+        [slots],
         key_cache=cache.keys,
         window=window,
         dtype=dtype,
@@ -118,11 +118,11 @@ def test_bfloat16_is_within_its_rounding():
 def test_rows_of_like_length_share_a_group_and_others_do_not():
     lengths = [PADDING_PER_GROUP + 50, PADDING_PER_GROUP + 40, 10, 12]
     cache = Cache(lengths)
-    plan = plan_attention(
+    (plan,) = plan_attention(
         [1, 1, 1, 1],
         lengths,
-        cache.tables,
-        torch.zeros(4, dtype=torch.int64),
+        [cache.tables],
+        [torch.zeros(4, dtype=torch.int64)],
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
@@ -134,11 +134,11 @@ def test_rows_of_like_length_share_a_group_and_others_do_not():
 def test_a_group_gathers_no_more_tokens_than_allowed():
     lengths = [20, 20, 20]
     cache = Cache(lengths)
-    plan = plan_attention(
+    (plan,) = plan_attention(
         [1, 1, 1],
         lengths,
-        cache.tables,
-        torch.zeros(3, dtype=torch.int64),
+        [cache.tables],
+        [torch.zeros(3, dtype=torch.int64)],
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
@@ -149,11 +149,11 @@ def test_a_group_gathers_no_more_tokens_than_allowed():
 
 def test_a_window_gathers_no_more_than_the_window():
     cache = Cache([50])
-    plan = plan_attention(
+    (plan,) = plan_attention(
         [1],
         [50],
-        cache.tables,
-        torch.zeros(1, dtype=torch.int64),
+        [cache.tables],
+        [torch.zeros(1, dtype=torch.int64)],
         key_cache=cache.keys,
         window=4,
         dtype=torch.float32,
@@ -169,11 +169,11 @@ def test_keys_and_values_are_converted_to_the_dtype_of_the_cache():
     slots = cache.slots(0, 3, 4)
     cache.keys.view(-1, KV_HEADS, HEAD_DIM)[cache.slots(0, 0, 3)] = 1
     cache.values.view(-1, KV_HEADS, HEAD_DIM)[cache.slots(0, 0, 3)] = 1
-    plan = plan_attention(
+    (plan,) = plan_attention(
         [1],
         [4],
-        cache.tables,
-        slots,
+        [cache.tables],
+        [slots],
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,

@@ -44,10 +44,10 @@ class Paged:
         return StepInputs(
             token_ids=torch.tensor([token for row in tokens.values() for token in row]),
             positions=torch.tensor(positions),
-            slots=torch.tensor(slots),
+            slots=(torch.tensor(slots),),
             query_lens=[len(row) for row in tokens.values()],
             seq_lens=[self.lengths[name] for name in tokens],
-            block_tables=torch.tensor([table + [0] * (widest - len(table)) for table in tables]),
+            block_tables=(torch.tensor([table + [0] * (widest - len(table)) for table in tables]),),
             sample_at=torch.arange(len(positions)),
         )
 

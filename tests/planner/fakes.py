@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servekit.planner.prediction.curves import curves
-from servekit.planner.prediction.predict import Bounds, Latencies, Percentiles, Prediction
+from servekit.planner.prediction.prediction import Bounds, Latencies, Percentiles, Prediction
 from servekit.planner.prediction.steady import Replica
 from servekit.planner.prediction.traffic import Traffic
 from servekit.spec.groups import LayerGroup
@@ -114,7 +114,9 @@ def fake_prediction(**changes: object) -> Prediction:
         "saturation_concurrency": 6,
         "seats": 8,
         "stable": True,
+        "requests_per_s": 1.0,
         "running": 2.0,
+        "steps_per_request": 50.0,
         "utilization": 0.1,
         "band": 0.1,
         "standing": "modelled",

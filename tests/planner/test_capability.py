@@ -86,7 +86,6 @@ def test_the_models_of_this_release_run() -> None:
         ("quantization=fp8", "quantization.weights=fp8"),
         ("kv.dtype=fp8", "kv.dtype=fp8"),
         ("speculative=ngram", "speculative.method=ngram"),
-        ("model=mistral_7b model.shape.sliding_window=4096", "kv.hybrid=true"),
         ("model=deepseek_v3 hardware=b300 parallelism=tp8", "latent attention"),
         ("model=mixtral_8x7b hardware=b200", "a mixture of experts"),
         ("model=qwen3_next_80b_a3b hardware=b200", "layers with a state"),
@@ -97,10 +96,10 @@ def test_what_this_release_does_not_run_has_its_reason(words: str, reason: str) 
     assert any(reason in line for line in found)
 
 
-def test_windowed_layers_at_full_length_run() -> None:
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_windowed_layers_run_at_full_length_and_at_that_of_their_window(hybrid: bool) -> None:
     shape = tiny_shape(sliding_window=32, full_attention_layers=(2,))
-    assert cannot_run(tiny_config(model={"shape": shape})) == []
-    assert len(cannot_run(tiny_config(model={"shape": shape}, kv={"hybrid": True}))) == 1
+    assert cannot_run(tiny_config(model={"shape": shape}, kv={"hybrid": hybrid})) == []
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,5 @@ def test_all_that_is_not_run_is_one_message() -> None:
         check(plan(config), devices=[])
     assert refused.value.message == (
         "tiny is planned but not run by this release: kv.dtype=int8, where it stores 16 or 32 "
-        "bits; kv.hybrid=true, where it stores all 3 layers at full length (kv.hybrid=false runs "
-        "it); an MLP without a gate"
+        "bits; an MLP without a gate"
     )

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ CASES = (
 )
 
 
+@cache
 def report(words: str) -> dict[str, Any]:
     composed = load(words.split())
     return plan(composed.config, origins=composed.origins).to_json()

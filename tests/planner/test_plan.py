@@ -23,6 +23,10 @@ def planned(words: str, *, advise: bool = False) -> Plan:
     return plan(load(words.split()).config, advise=advise)
 
 
+def closed(words: str) -> Plan:
+    return plan(load(words.split()).config, advise=False, simulate=False)
+
+
 def test_concurrency_is_stated_for_usual_lengths_up_to_the_models_own() -> None:
     longer = shapes.deployment(shapes.LLAMA_8B, "h100", model={"max_model_len": 16384})
     assert list(plan(longer).concurrency) == [2048, 8192, 16384]
@@ -133,11 +137,16 @@ def test_more_traffic_than_can_be_served_is_a_warning() -> None:
 
 
 def test_where_closed_forms_promise_too_much_a_warning_says_so() -> None:
-    near = planned("+recipe=rag_qwen3_8b workload.request_rate=0.8")
+    near = closed("+recipe=rag_qwen3_8b workload.request_rate=0.8")
     assert any("the wait for room in it may be several times" in line for line in near.warnings)
-    bursts = planned("+recipe=chat_llama8b workload.request_rate=20 workload.arrival_cv=3")
+    burst_words = "+recipe=chat_llama8b workload.request_rate=20 workload.arrival_cv=3"
+    bursts = closed(burst_words)
     assert any("in bursts: times may be half as much again" in line for line in bursts.warnings)
-    assert not any("these bounds say" in line for line in planned("+recipe=chat_llama8b").warnings)
+    assert not any("these bounds say" in line for line in closed("+recipe=chat_llama8b").warnings)
+    simulated = planned(burst_words)
+    assert simulated.prediction is not None
+    assert simulated.prediction.sampled is not None
+    assert not any("these bounds say" in line for line in simulated.warnings)
 
 
 def test_planning_loads_no_torch() -> None:

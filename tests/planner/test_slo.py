@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from servekit.config.compose import load
 from servekit.planner import slo as slo_module
 from servekit.planner.cost import cost
-from servekit.planner.prediction.predict import Bounds, Latencies, predict
+from servekit.planner.prediction.predict import predict
+from servekit.planner.prediction.prediction import Bounds, Latencies
 from servekit.planner.slo import SloLine, judge
 from servekit.spec.kv import kv_layout
 from servekit.spec.memory import ledger

@@ -6,13 +6,17 @@ too early shows as a wrong token, and so does everything that follows from it.
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 from zlib import crc32
 
-from servekit.config.schema import SchedulerConfig
 from servekit.scheduler.batch import PLACEHOLDER, Batch, Outcome, Progress, Row
+from servekit.scheduler.kv import Group, KvSettings
 from servekit.scheduler.request import Request
 from servekit.scheduler.scheduler import Scheduler
+from servekit.scheduler.settings import Settings, StepTime
+from tests.conftest import tiny_config
 
 VOCAB = 5
 
@@ -32,41 +36,84 @@ def alone(request: Request) -> list[int]:
     return tokens[len(request.prompt) :]
 
 
+Cell = tuple[int, int] | None
+"""The token and its position; None: a failed row was to write it, or nobody ever did."""
+
+
 class FakeExecutor:
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, groups: tuple[Group, ...] = (Group(),)) -> None:
         self.block_size = block_size
-        self.kv: dict[int, tuple[int, int] | None] = {}
+        self.groups = groups
+        self.host: dict[int, list[Cell]] = {}
+        self.kv: dict[int, Cell] = {}
         self.sampled: dict[int, int] = {}
         self.failed: set[int] = set()
+        self.known: dict[int, dict[int, int]] = defaultdict(dict)
+        """Of each request, the tokens that it has read so far, by position."""
 
     def run(self, batch: Batch, fail: Iterable[int] = ()) -> Outcome:
-        outcome = Outcome({})
+        outcome = Outcome([], {})
         fail = set(fail)
+        self._copy(batch)
+        decodes = set(batch.decodes.ids)
         for row in batch.rows:
+            if row.request_id in decodes:
+                outcome.decoded.append(0)
             if row.request_id in fail or row.request_id in self.failed:
                 self._spoil(row)
                 outcome.failed[row.request_id] = "boom"
             else:
                 context = self._write_and_read(row)
                 if row.samples:
-                    outcome.tokens[row.request_id] = self._sample(row, context)
+                    new = self._sample(row, context)
+                    if row.request_id in decodes:
+                        outcome.decoded[-1] = new[0]
+                    else:
+                        outcome.tokens[row.request_id] = new
         return outcome
 
-    def _slot(self, row: Row, position: int) -> int:
-        block = row.blocks[position // self.block_size]
+    def _copy(self, batch: Batch) -> None:
+        """To host memory, within, and from host memory; of each kind all are read first."""
+        copies = batch.copies
+        for host, block in [(host, self._block(block)) for block, host in copies.to_host]:
+            self.host[host] = block
+        for to, block in [(to, self._block(block)) for block, to in copies.within]:
+            self._put(to, block)
+        for to, block in [(to, self.host[host]) for host, to in copies.from_host]:
+            self._put(to, block)
+
+    def _block(self, block: int) -> list[Cell]:
+        first = block * self.block_size
+        return [self.kv.get(first + offset) for offset in range(self.block_size)]
+
+    def _put(self, block: int, cells: list[Cell]) -> None:
         assert block != 0, "the null block was written"
+        for offset, cell in enumerate(cells):
+            self.kv[block * self.block_size + offset] = cell
+
+    def _slot(self, row: Row, position: int, group: int = 0) -> int:
+        block = row.tables[group][position // self.block_size]
+        assert block != 0, "the null block was written, or read"
         return block * self.block_size + position % self.block_size
 
     def _write_and_read(self, row: Row) -> list[int]:
+        """All tokens up to the row's last, as the keys and values of each group have them.
+
+        What a windowed group no longer sees is taken from memory, and never looked up.
+        """
         tokens = [self.sampled[row.request_id] if t == PLACEHOLDER else t for t in row.tokens]
-        for position, token in enumerate(tokens, row.start):
-            self.kv[self._slot(row, position)] = (token, position)
-        context = []
-        for position in range(row.start + len(tokens)):
-            cell = self.kv.get(self._slot(row, position))
-            assert cell is not None, f"{row.request_id} reads what was never written, or failed"
-            assert cell[1] == position, f"{row.request_id} reads the KV of position {cell[1]}"
-            context.append(cell[0])
+        for group in range(len(self.groups)):
+            for position, token in enumerate(tokens, row.start):
+                self.kv[self._slot(row, position, group)] = (token, position)
+        end = row.start + len(tokens)
+        context = [self.known[row.request_id].get(position, -1) for position in range(end)]
+        for number, group in enumerate(self.groups):
+            for position in range(group.seen_from(row.start), end):
+                cell = self.kv.get(self._slot(row, position, number))
+                assert cell is not None, f"{row.request_id} reads what was never written, or failed"
+                assert cell[1] == position, f"{row.request_id} reads the KV of position {cell[1]}"
+                context[position] = cell[0]
+        self.known[row.request_id].update(enumerate(context))
         return context
 
     def _sample(self, row: Row, context: list[int]) -> list[int]:
@@ -81,8 +128,9 @@ class FakeExecutor:
 
     def _spoil(self, row: Row) -> None:
         self.failed.add(row.request_id)
-        for position in range(row.start, row.start + len(row.tokens)):
-            self.kv[self._slot(row, position)] = None
+        for group in range(len(self.groups)):
+            for position in range(row.start, row.start + len(row.tokens)):
+                self.kv[self._slot(row, position, group)] = None
 
 
 def make_scheduler(
@@ -95,21 +143,35 @@ def make_scheduler(
     block_size: int = 4,
     max_model_len: int = 1000,
     prefix_caching: bool = True,
+    groups: tuple[Group, ...] = (Group(),),
+    host_blocks: int = 0,
+    block_copy_s: float | None = None,
+    step_tokens: int = 0,
+    slo: dict[str, Any] | None = None,
+    step_time: StepTime | None = None,
+    **scheduler: Any,
 ) -> Scheduler:
-    config = SchedulerConfig.model_validate(
-        {
+    """`slo` and further words change those groups of the tiny configuration."""
+    config = tiny_config(
+        scheduler={
             "policy": policy,
             "max_num_seqs": seats,
             "max_num_batched_tokens": budget,
             "max_num_waiting": max_waiting,
-        }
+            **scheduler,
+        },
+        slo=slo or {},
     )
-    return Scheduler(
-        config,
+    kv = KvSettings(
         num_blocks=num_blocks,
         block_size=block_size,
-        max_model_len=max_model_len,
         prefix_caching=prefix_caching,
+        groups=groups,
+        host_blocks=host_blocks,
+        step_tokens=step_tokens or budget,
+    )
+    return Scheduler(
+        Settings(config.scheduler, config.slo, kv, max_model_len, step_time, block_copy_s)
     )
 
 
@@ -130,9 +192,9 @@ def step(scheduler: Scheduler, executor: FakeExecutor, fail: Iterable[int] = ())
     """Plan, run, commit, check; a scheduler that has nothing to do fails the test."""
     batch = scheduler.plan(0.0)
     assert batch is not None
-    progress = scheduler.commit(batch, executor.run(batch, fail), 0.0)
+    gains = scheduler.commit(batch, executor.run(batch, fail), 0.0)
     scheduler.check()
-    return progress
+    return gains.progress
 
 
 def drain(scheduler: Scheduler, executor: FakeExecutor) -> dict[int, Progress]:

@@ -96,3 +96,38 @@ def test_check_names_a_block_whose_holder_is_unknown():
     (block,) = pool.take(1)
     with pytest.raises(AssertionError, match=f"block {block} has holders nobody knows"):
         pool.check([])
+
+
+def test_pinned_blocks_are_evicted_after_all_others():
+    pool = BlockPool(4)
+    table = pool.take(3)
+    for block in table:
+        pool.remember(block, bytes([block]))
+    pool.pinned.add(table[2])
+    pool.give_back(table)
+    assert pool.take(2) == [table[1], table[0]]
+    assert pool.find(bytes([table[2]])) == table[2]
+    pool.check([[table[1], table[0]]])
+    assert pool.take(1) == [table[2]]
+    assert not pool.pinned
+
+
+def test_who_asked_is_told_what_is_evicted():
+    told: list[tuple[list[int], list[bytes]]] = []
+    pool = BlockPool(4, lambda blocks, contents: told.append((blocks, contents)))
+    table = pool.take(2)
+    pool.remember(table[0], b"content")
+    pool.give_back(table)
+    pool.take(2)
+    assert told == []
+    pool.take(1)
+    assert told == [([table[0]], [b"content"])]
+
+
+def test_contents_are_remembered_together_only_if_all_are_new():
+    pool = BlockPool(4)
+    table = pool.take(3)
+    assert pool.remember_all(table[:2], [b"1", b"2"])
+    assert not pool.remember_all(table[1:], [b"2", b"3"])
+    assert pool.find(b"3") is None
+    pool.check([table])

@@ -44,7 +44,7 @@ def test_a_request_aborted_in_flight_keeps_its_blocks_until_its_last_batch_is_co
         assert batch is not None
         free.append(scheduler.stats().blocks_free)
         scheduler.check()
-        assert scheduler.commit(batch, executor.run(batch), 0.0) == []
+        assert scheduler.commit(batch, executor.run(batch), 0.0).progress == []
     assert free == [18, 18]
     assert scheduler.stats().blocks_free == 19
     assert not scheduler.busy
@@ -57,10 +57,10 @@ def test_what_was_computed_after_a_stop_is_discarded():
     first, second = scheduler.plan(0.0), scheduler.plan(0.0)
     assert first is not None
     assert second is not None
-    (end,) = scheduler.commit(first, executor.run(first), 0.0)
+    (end,) = scheduler.commit(first, executor.run(first), 0.0).progress
     assert end.finish == "stop"
     assert scheduler.busy
-    assert scheduler.commit(second, executor.run(second), 0.0) == []
+    assert scheduler.commit(second, executor.run(second), 0.0).progress == []
     assert not scheduler.busy
 
 
@@ -72,13 +72,13 @@ def test_who_has_a_row_in_flight_gives_way_only_after_it_is_committed():
     batches = [scheduler.plan(0.0), scheduler.plan(0.0)]
     third = scheduler.plan(0.0)
     assert third is None
-    assert both[1].blocks
+    assert both[1].tables
     for batch in batches:
         assert batch is not None
         scheduler.commit(batch, executor.run(batch), 0.0)
     batch, rows = planned(scheduler)
     assert [row[0] for row in rows] == [1]
-    assert both[1].blocks == []
+    assert both[1].tables == ()
     scheduler.commit(batch, executor.run(batch), 0.0)
     drain(scheduler, executor)
     assert [one.output for one in both] == [alone(one) for one in both]
@@ -91,7 +91,7 @@ def test_batches_are_committed_in_the_order_they_were_planned():
     second = scheduler.plan(0.0)
     assert second is not None
     with pytest.raises(AssertionError, match="batch 1 comes before batch 2"):
-        scheduler.commit(second, Outcome({1: [0]}), 0.0)
+        scheduler.commit(second, Outcome([0], {}), 0.0)
 
 
 def with_drafts(drafts, **changes):

@@ -58,7 +58,7 @@ def test_the_last_prompt_token_is_always_computed():
     scheduler.add(request(2, SYSTEM))
     batch = scheduler.plan(0.0)
     assert batch is not None
-    assert batch.rows[0].start == 4
+    assert (batch.rows[0].start, batch.rows[0].tokens) == (7, SYSTEM[7:])
 
 
 def test_output_is_cached_too():
@@ -67,20 +67,25 @@ def test_output_is_cached_too():
     scheduler.add(first)
     said = drain(scheduler, executor)[1].tokens
     scheduler.add(request(2, [*SYSTEM, *said, 7, 7]))
-    assert drain(scheduler, executor)[2].cached_tokens == 12
+    assert drain(scheduler, executor)[2].cached_tokens == 13
 
 
 def test_a_block_is_not_cached_before_its_step_is_committed():
     scheduler, executor = make_scheduler(), FakeExecutor(4)
     scheduler.add(request(1, [*SYSTEM, 1]))
     first = scheduler.plan(0.0)
-    scheduler.add(request(2, [*SYSTEM, 2]))
-    second = scheduler.plan(0.0)
     assert first is not None
-    assert second is not None
-    assert [row.start for row in second.rows if row.request_id == 2] == [0]
+    assert scheduler.stats().blocks_cached == 0
     scheduler.commit(first, executor.run(first), 0.0)
     assert scheduler.stats().blocks_cached == 2
+
+
+def test_equal_prompts_that_come_together_are_computed_once():
+    scheduler, executor = make_scheduler(budget=64, seats=8), FakeExecutor(4)
+    for id in range(1, 6):
+        scheduler.add(request(id, [*SYSTEM, 1, 2]))
+    cached = [end.cached_tokens for _, end in sorted(drain(scheduler, executor).items())]
+    assert cached == [0, 9, 9, 9, 9]
 
 
 def test_equal_prompts_computed_at_once_do_not_disturb_each_other():

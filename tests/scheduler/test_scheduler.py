@@ -88,9 +88,9 @@ def test_when_blocks_run_out_the_last_arrived_gives_way_and_loses_nothing_it_sai
     both = [request(1, prompt=6, max_tokens=8), request(2, prompt=6, max_tokens=8)]
     for one in both:
         scheduler.add(one)
-    while not scheduler.preemptions_total:
+    while not scheduler.stats().preemptions_total:
         step(scheduler, executor)
-    assert [r.id for r in scheduler.waiting.line] == [2]
+    assert [r.id for r in scheduler.line.requests()] == [2]
     assert both[1].output == alone(both[1])[: len(both[1].output)] != []
     ends = drain(scheduler, executor)
     assert [both[0].output, both[1].output] == [alone(both[0]), alone(both[1])]
@@ -101,9 +101,9 @@ def test_a_preempted_request_goes_before_those_that_came_after_it():
     scheduler, executor = make_scheduler(num_blocks=5, seats=2), FakeExecutor(4)
     for id in (1, 2, 3):
         scheduler.add(request(id, prompt=6, max_tokens=8))
-    while not scheduler.preemptions_total:
+    while not scheduler.stats().preemptions_total:
         step(scheduler, executor)
-    assert [r.id for r in scheduler.waiting.line] == [2, 3]
+    assert [r.id for r in scheduler.line.requests()] == [2, 3]
 
 
 def test_nobody_is_seated_in_a_step_in_which_somebody_gave_way():
@@ -115,7 +115,7 @@ def test_nobody_is_seated_in_a_step_in_which_somebody_gave_way():
     step(scheduler, executor)
     scheduler.release(0)
     step(scheduler, executor)
-    assert [r.id for r in scheduler.waiting.line] == [0, 2]
+    assert [r.id for r in scheduler.line.requests()] == [0, 2]
     assert scheduler.stats().blocks_free == 1
 
 
@@ -192,7 +192,7 @@ def test_the_block_table_of_a_row_outlives_the_request_that_gave_way():
     scheduler.add(request(1, prompt=5))
     batch = scheduler.plan(0.0)
     assert batch is not None
-    table = list(batch.rows[0].blocks)
+    table = list(batch.rows[0].tables[0])
     scheduler.commit(batch, executor.run(batch), 0.0)
     scheduler.abort(1)
-    assert batch.rows[0].blocks == table
+    assert batch.rows[0].tables[0] == table

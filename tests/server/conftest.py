@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from servekit.config.schema import Config
-from servekit.engine.messages import Delta, Ready, Sampling, Stats, TokenLogprobs
+from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats, TokenLogprobs
 from servekit.errors import EngineDied, TemplateError
 from servekit.server.app import build_app
 from servekit.server.lifecycle import Lifecycle
@@ -86,6 +86,7 @@ class FakeStream:
     engine: "FakeEngine"
     prompt: list[int]
     sampling: Sampling
+    caller: Caller
     aborted: bool = False
     finished: bool = False
     waker: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,9 +104,17 @@ class FakeStream:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         if self.engine.refusal is not None:
-            error, code = self.engine.refusal
-            yield Delta(0, [], finish="error", error=error, error_code=code)
+            error, code, retry_after_s = self.engine.refusal
+            yield Delta(
+                0,
+                [],
+                finish="error",
+                error=error,
+                error_code=code,
+                retry_after_s=retry_after_s,
+            )
             return
+        yield Delta(0, [])
         tokens = self.engine.script(self.prompt, self.sampling)[: self.sampling.max_tokens]
         stops = set(self.sampling.stop_token_ids)
         size = self.engine.tokens_per_step
@@ -154,6 +163,7 @@ class FakeEngine:
     info: Ready | None = field(
         default_factory=lambda: Ready(
             max_model_len=256,
+            max_servable_tokens=1024,
             capacity_tokens=1024,
             num_blocks=65,
             weights_bytes=1000,
@@ -169,11 +179,11 @@ class FakeEngine:
     step_s: float = 0.0
     tokens_per_step: int = 1
     cached_tokens: int = 0
-    refusal: tuple[str, str] | None = None
+    refusal: tuple[str, str, float | None] | None = None
     streams: list[FakeStream] = field(default_factory=list)
 
-    def submit(self, prompt: list[int], sampling: Sampling) -> FakeStream:
-        stream = FakeStream(self, prompt, sampling)
+    def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> FakeStream:
+        stream = FakeStream(self, prompt, sampling, caller)
         self.streams.append(stream)
         return stream
 

@@ -225,7 +225,7 @@ def test_an_error_after_the_first_byte_is_a_chunk_and_then_done(
 def test_what_the_engine_refuses_at_once_is_a_status_even_for_a_stream(
     server: Running, http: httpx.Client, code: str, status: int, stream: bool
 ) -> None:
-    server.engine.refusal = ("no", code)
+    server.engine.refusal = ("no", code, None)
     answer = http.post("/v1/chat/completions", json=chat_body(stream=stream))
     assert answer.status_code == status
     assert answer.json()["error"]["code"] == code

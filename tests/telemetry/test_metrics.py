@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from servekit.telemetry.exporters import EXPORTERS, PrometheusExporter
-from servekit.telemetry.metrics import COUNTERS, GAUGES, Metrics
+from servekit.telemetry.metrics import COUNTERS, GAUGES, Metrics, Reading
 
 GOLDEN = Path(__file__).with_name("metrics.golden.txt")
 
@@ -14,8 +14,10 @@ GOLDEN = Path(__file__).with_name("metrics.golden.txt")
 def measured() -> PrometheusExporter:
     """Every metric, once."""
     exporter = PrometheusExporter()
-    keys = [one.key for one in (*GAUGES, *COUNTERS)]
-    metrics = Metrics(exporter.meter, "tiny", lambda: dict.fromkeys(keys, 7.0))
+    read: dict[str, Reading] = {
+        one.key: {"some": 7.0, "other": 8.0} if one.label else 7.0 for one in (*GAUGES, *COUNTERS)
+    }
+    metrics = Metrics(exporter.meter, "tiny", lambda: read)
     metrics.request("chat", 0.25, None)
     metrics.request("text_completion", 0.25, "queue_full")
     metrics.first_token("chat", 0.12)
@@ -58,6 +60,9 @@ def value(text: str, sample: str) -> float:
         ('servekit_kv_tokens{source="planned"}', 50),
         ("servekit_kv_free_tokens", 7),
         ("servekit_step_seconds", 7),
+        ("servekit_predicted_time_to_first_token_seconds", 7),
+        ('servekit_prefix_miss_tokens_total{reason="other"}', 8),
+        ('servekit_admission_refused_total{code="some"}', 7),
     ],
 )
 def test_what_is_reported_is_what_is_scraped(sample: str, expected: float) -> None:

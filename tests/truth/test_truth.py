@@ -123,7 +123,7 @@ def decoder_logits(engine: LocalEngine, ids: list[int]) -> torch.Tensor:
     """Float32 [len(ids), vocab]: our decoder's, after each of these tokens."""
     cache = engine.runner.cache
     blocks = list(range(1, 2 + len(ids) // cache.block_size))
-    batch = Batch(0, [Row(0, 0, ids, blocks, samples=True)])
+    batch = Batch.of(0, [Row(0, 0, ids, (blocks,), samples=True)])
     inputs = build_inputs(batch, cache.block_size, "cpu", lambda id: 0)
     return engine.runner.decoder(replace(inputs, sample_at=torch.arange(len(ids))), cache)
 

@@ -14,7 +14,7 @@ from servekit.planner.advice.ways import (
     cards,
 )
 from servekit.planner.capability import cannot_run, refusals
-from servekit.planner.outcome import Outcome, assess, book_of
+from servekit.planner.outcome import AS_IT_IS, Correction, Outcome, assess, book_of
 
 MOST_SINGLES, MOST_PAIRS = 30, 20
 """Predictions, which take milliseconds; a plan must not take a second."""
@@ -61,8 +61,11 @@ class Trials:
     `may_miss`: where memory lacks, what only misses a target that warns is better than nothing.
     """
 
-    def __init__(self, predictions: int, *, may_miss: bool) -> None:
+    def __init__(
+        self, predictions: int, *, may_miss: bool, correction: Correction = AS_IT_IS
+    ) -> None:
         self.may_miss = may_miss
+        self.correction = correction
         self.predictions = predictions
         self.ledgers = MOST_LEDGERS
 
@@ -79,7 +82,7 @@ class Trials:
         if book.verdict == "does_not_fit":
             return None
         self.predictions -= 1
-        outcome = assess(point.config, book)
+        outcome = assess(point.config, book, self.correction)
         well = outcome.verdict in ("ok", "unsure") or (self.may_miss and outcome.exit_code == 0)
         return outcome if well else None
 
@@ -109,15 +112,18 @@ def mended(point: Point) -> Point:
     return point
 
 
-def search(start: Point) -> list[Found]:
-    """Up to `ENOUGH` points that pass, the best first; empty where nothing that is tried does."""
+def search(start: Point, correction: Correction = AS_IT_IS) -> list[Found]:
+    """Points that pass by closed forms, the best first; empty where nothing that is tried does.
+
+    `correction` is what simulated times of `start` were longer by.
+    """
     start = mended(start)
     lacks_memory = book_of(start.config).verdict == "does_not_fit"
-    trials = Trials(MOST_SINGLES, may_miss=lacks_memory)
+    trials = Trials(MOST_SINGLES, may_miss=lacks_memory, correction=correction)
     outcome = trials.passing(start) if start.changes else None
     found = [Found(start, outcome, 0)] if outcome is not None else []
     found += singles(start, trials)
-    again = Trials(MOST_PAIRS, may_miss=lacks_memory)
+    again = Trials(MOST_PAIRS, may_miss=lacks_memory, correction=correction)
     if not found:
         found = list(islice(two_changes(start, again, lacks_memory), ENOUGH))
     elif not cannot_run(start.config):
@@ -127,7 +133,7 @@ def search(start: Point) -> list[Found]:
     best: dict[frozenset[str], Found] = {}
     for item in sorted(found, key=lambda item: item.rank):
         best.setdefault(frozenset(change.key for change in item.point.changes), item)
-    return list(best.values())[:ENOUGH]
+    return list(best.values())
 
 
 def two_changes(start: Point, trials: Trials, lacks_memory: bool) -> Iterator[Found]:

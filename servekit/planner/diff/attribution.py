@@ -17,7 +17,7 @@ from math import factorial
 from pathlib import PurePath
 from typing import Any
 
-from servekit.config.derive import KV_SIZES, choose_kv_size
+from servekit.config.kv_size import KV_SIZES, choose_kv_size
 from servekit.config.origins import Layered, Origin, leaves, select
 
 EXACT_CAUSES = 6

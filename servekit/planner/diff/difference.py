@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import hypot
+from math import hypot, sqrt
+from statistics import stdev
 from typing import Any, Literal
 
 from servekit.config.compose import settle
@@ -11,6 +12,7 @@ from servekit.config.origins import Layered, leaves
 from servekit.errors import ConfigError
 from servekit.planner.diff.attribution import Attribution, Figures, attribute, causes, chosen
 from servekit.planner.diff.dangers import notes
+from servekit.planner.diff.shares import told
 from servekit.planner.diff.sides import Side
 from servekit.planner.metrics import Better, Family, Metric, metrics
 from servekit.planner.outcome import Outcome, assess
@@ -121,7 +123,8 @@ def band_of(before: Metric, after: Metric, changed: Sequence[str]) -> float:
 
     Where the same part of the model gives both, they err alike: the error of the difference is the
     relative band of it, the larger of the two. Where a key of `MODEL_OF` changed, the errors are
-    taken as independent, and add as squares. Never less than what rounding or the model resolves.
+    taken as independent, and add as squares. What chance does to simulated times is added as
+    squares too, see `chance_of`. Never less than what rounding or the model resolves.
     """
     if before.value is None or after.value is None:
         return 0.0
@@ -135,19 +138,45 @@ def band_of(before: Metric, after: Metric, changed: Sequence[str]) -> float:
         if key not in NO_MODEL
     )
     if apart:
-        return max(hypot(before.band, after.band), RESOLUTION * size)
-    relative = max(metric.band / abs(metric.value) for metric in (before, after) if metric.value)
-    return max(relative * abs(after.value - before.value), RESOLUTION * size)
+        model = hypot(before.band, after.band)
+    else:
+        relative = max(one.band / abs(one.value) for one in (before, after) if one.value)
+        model = relative * abs(after.value - before.value)
+    return max(hypot(model, chance_of(before, after, changed)), RESOLUTION * size)
+
+
+def chance_of(before: Metric, after: Metric, changed: Sequence[str]) -> float:
+    """Half-width of the interval, 95 %, around the difference of two simulated times.
+
+    With the same workload and as many requests both sides served the same arrivals: luck that both
+    had falls out, and the differences of each part of the two runs say how sure theirs is (common
+    random numbers, paired). Else the two are independent.
+    """
+    same_traffic = not any(key.startswith("workload.") for key in changed)
+    if same_traffic and before.runs == after.runs and before.parts and after.parts:
+        return paired_half(before.parts, after.parts)
+    return hypot(before.chance, after.chance)
+
+
+def paired_half(before: Sequence[float | None], after: Sequence[float | None]) -> float:
+    """Of the mean difference, part by part; 0 where they are the same in all."""
+    from servekit.simulator.statistics import student
+
+    pairs = zip(before, after, strict=True)
+    deltas = [two - one for one, two in pairs if one is not None and two is not None]
+    if len(deltas) < 2:
+        return 0.0
+    return student(len(deltas) - 1) * stdev(deltas) / sqrt(len(deltas))
 
 
 def compare(name: str, before: Side | None, after: Side | None) -> Pair:
     """Where both are valid and differ, each effect has its causes; else what there is to say."""
     changed = list(_leaves(before, after))
-    one, two = _metrics(before), _metrics(after)
+    one, two = _on_one_basis(before, after)
     keys = [leaf.key for leaf in changed]
     shared = _attribution(before, after) if changed else None
     valid = all(side.plan for side in (before, after) if side)
-    changes = tuple(
+    changes = [
         Change(
             name=key,
             before=one[key].value if one else None,
@@ -158,21 +187,42 @@ def compare(name: str, before: Side | None, after: Side | None) -> Pair:
             by=shared.by[key] if shared else {},
         )
         for key, metric in ((two or one or {}) if valid else {}).items()
-    )
+    ]
+    ends = one or {}, two or {}
+    moved = {
+        item.name: item.delta
+        for item in changes
+        if all(item.name in end and end[item.name].runs for end in ends)
+    }
+    verdicts = (before.verdict if before else None, after.verdict if after else None)
+    found = told(shared, verdicts, moved)
     return Pair(
         name=name,
         before=before,
         after=after,
         leaves=tuple(_with_cause(leaf, shared) for leaf in changed),
-        changes=changes,
+        changes=tuple(replace(item, by=found.by.get(item.name, item.by)) for item in changes),
         notes=tuple(notes(before, after)),
-        idle=shared.idle if shared else (),
-        because=shared.because if shared else (),
+        idle=found.idle,
+        because=found.because,
     )
 
 
-def _metrics(side: Side | None) -> dict[str, Metric] | None:
-    return comparable(side.plan) if side and side.plan else None
+Metrics = dict[str, Metric]
+
+
+def _on_one_basis(before: Side | None, after: Side | None) -> tuple[Metrics | None, Metrics | None]:
+    """What a side was simulated for is compared with what the other was: if that was too long to
+    simulate, both in closed forms.
+    """
+    plans = [side.plan if side else None for side in (before, after)]
+    served = [plan for plan in plans if plan and plan.prediction and plan.prediction.stable]
+    runs = {bool(plan.prediction and plan.prediction.sampled) for plan in served}
+    one, two = (
+        None if plan is None else comparable(assess(plan.config) if len(runs) > 1 else plan)
+        for plan in plans
+    )
+    return one, two
 
 
 def comparable(plan: Outcome) -> dict[str, Metric]:
@@ -213,7 +263,7 @@ def _with_cause(leaf: Leaf, shared: Attribution | None) -> Leaf:
 
 
 def _attribution(before: Side | None, after: Side | None) -> Attribution | None:
-    if not (before and before.layered and after and after.layered):
+    if not (before and before.layered and before.plan and after and after.layered and after.plan):
         return None
     base, head = chosen(before.layered), chosen(after.layered)
 

@@ -9,6 +9,7 @@ from servekit.config.compose import Composed, layer, settle
 from servekit.config.library import Library
 from servekit.config.origins import Layered
 from servekit.config.problems import InvalidConfig
+from servekit.errors import ConfigError
 from servekit.planner.plan import Plan, plan
 
 
@@ -65,4 +66,7 @@ def side(source: Source, words: Sequence[str]) -> Side:
     except InvalidConfig as error:
         found = tuple(without_root(str(problem), source.root) for problem in error.problems)
         return Side(source, layered, None, None, found)
-    return Side(source, layered, composed, plan(composed.config, advise=False))
+    try:
+        return Side(source, layered, composed, plan(composed.config, advise=False))
+    except ConfigError as error:  # of a trace that cannot be read
+        return Side(source, layered, None, None, (without_root(error.message, source.root),))

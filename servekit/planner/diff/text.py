@@ -87,7 +87,7 @@ def _refusal(pair: Pair) -> Iterator[str]:
     yield from plan.refusals
     if plan.prediction and not plan.prediction.stable:
         yield (
-            f"{plan.config.workload.request_rate:g} requests a second are more than it serves: the "
+            f"{plan.prediction.requests_per_s:.4g} requests a second are more than it serves: the "
             "queue grows without end, and times are not compared"
         )
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from servekit.planner.pages.formula import Formula, short
 from servekit.planner.plan import Plan
-from servekit.planner.prediction.predict import Prediction, ttft
+from servekit.planner.prediction.predict import ttft
+from servekit.planner.prediction.prediction import Prediction
 from servekit.planner.prediction.steady import Replica, State, replica
 from servekit.spec.latency import SHARPNESS, TERMS, StepModel, roofline
 
@@ -135,7 +136,7 @@ def served_formulas(
     running = state.rate * held * state.tpot
     yield served("requests that decode", words, numbers, running, "requests", step)
     if prediction.stable:
-        yield first_token(prediction, engine, state)
+        yield first_token(engine, state)
     data = made.config.parallelism.data
     copies = f" x {data} copies" if data > 1 else ""
     words = "requests/s with every seat taken x tokens of an answer"
@@ -151,18 +152,20 @@ def served(
     return Formula(SERVED, name, words, numbers, value, unit, step.standing)
 
 
-def first_token(prediction: Prediction, engine: Replica, state: State) -> Formula:
-    """At p95: steps of the prompt itself, and waiting before them."""
+def first_token(engine: Replica, state: State) -> Formula:
+    """At p95, in closed form, which a simulated run may have replaced: steps of the prompt itself,
+    and waiting before them.
+    """
     whole = ttft(engine, state, 0.95) * 1000
     own = engine.prompt_seconds(state.running, 0.95) * 1000
     own *= max(1.0, state.running) if engine.static else 1.0
     return Formula(
         SERVED,
-        "time to first token, p95",
+        "time to first token, p95, in closed form",
         "steps that carry a p95 prompt + waits: for the running step, for prompts before it "
         "(GI/M/1, Kingman), for a seat (Allen and Cunneen)",
         f"{short(own)} + {short(whole - own)}",
-        prediction.ttft_ms.p95 or whole,
+        whole,
         "ms",
         engine.step.standing,
     )

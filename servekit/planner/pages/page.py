@@ -20,6 +20,8 @@ from servekit.planner.pages.tables import (
     service_table,
 )
 from servekit.planner.plan import Plan, plan
+from servekit.planner.prediction.prediction import Prediction, Sampled
+from servekit.planner.prediction.traffic import moments_of
 from servekit.spec.model import parameters
 
 if TYPE_CHECKING:
@@ -66,9 +68,11 @@ def render(made: Plan, width: int) -> RenderableType:
     if made.kv.num_blocks:
         parts.append(indent(concurrency_table(made)))
     if prediction is not None:
-        parts += section(traffic_title(made), latency_table(made, prediction))
+        parts += section(traffic_title(made, prediction), latency_table(made, prediction))
+        if prediction.sampled is not None:
+            parts.append(indent(Text(run_line(prediction, prediction.sampled), style="dim")))
         parts += section("Throughput and cost", service_table(made, prediction))
-        parts.append(indent(Text(f"modelled: {prediction.method}", style="dim")))
+        parts.append(indent(Text(f"how: {prediction.method}", style="dim")))
     if made.warnings:
         parts += section("Warnings", bullets(list(made.warnings)))
     if made.advice:
@@ -118,10 +122,29 @@ def memory_title(made: Plan) -> str:
     return f"Memory of one device, pipeline stage {made.ledger.stage} of 0-{stages - 1}: the worst"
 
 
-def traffic_title(made: Plan) -> str:
+def traffic_title(made: Plan, prediction: Prediction) -> str:
+    """Who comes; of a trace and of clients who wait for their answers, as they turn out."""
     load = made.config.workload
-    rate = f"{load.request_rate:g} request{'' if load.request_rate == 1 else 's'}/s"
+    work, rate = moments_of(load), f"{prediction.requests_per_s:.4g}"
+    lengths = f"{work.prompt:,.0f} tokens in and {work.output:,.0f} out, on average"
+    if load.arrivals == "closed" and work.requests is None:
+        return f"Latency of {load.concurrency:,} clients that wait, {rate} requests/s of {lengths}"
+    return f"Latency at {rate} request{'' if rate == '1' else 's'}/s of {lengths}"
+
+
+def run_line(prediction: Prediction, run: Sampled) -> str:
+    """What times are from, and how far another run of so many requests might have been from it."""
+    chance = [
+        f"{name} p95 by {100 * half / value:.0f} %"
+        for name, value, half in (
+            ("TTFT", prediction.ttft_ms.p95, run.ttft_ms.p95),
+            ("TPOT", prediction.tpot_ms.p95, run.tpot_ms.p95),
+        )
+        if value and half is not None
+    ]
+    cut = f" ({run.cut:,} cut to model.max_model_len)" if run.cut else ""
+    moved = f"; chance moves {' and '.join(chance)}" if chance else ""
     return (
-        f"Latency at {rate} of {load.prompt_tokens:,} tokens in and {load.output_tokens:,} out, "
-        "on average"
+        f"simulated: {run.requests:,} requests{cut} over {run.seconds:,.0f} s, one seed{moved}; "
+        "servekit simulate runs more"
     )

@@ -38,6 +38,10 @@ COLUMNS = (
 """Metric, heading, form, and the order in which columns are left out where there is no room: the
 highest first."""
 
+MOST_SIMULATED = 16
+"""Plans in a table, each with a simulated run of up to some tenths of a second; of more, times are
+closed forms."""
+
 LEGEND = (
     "one device's memory; tokens and full-length requests at once of one copy; TTFT and TPOT at "
     "p95 of the declared workload; tok/s and $/Mtok at full load"
@@ -75,10 +79,13 @@ class Row:
 
 def rows(jobs: Iterable[Words], compose: Compose, *, advise: bool) -> Iterator[Row]:
     """A combination that does not compose is a row too, and does not stop the others."""
-    for words in jobs:
+    every = list(jobs)
+    simulate = len(every) <= MOST_SIMULATED
+    for words in every:
         try:
             composed = compose(words)
-            yield Row(words, plan(composed.config, advise=advise, origins=composed.origins), None)
+            made = plan(composed.config, advise=advise, simulate=simulate, origins=composed.origins)
+            yield Row(words, made, None)
         except ConfigError as error:
             yield Row(words, None, error.message)
 
@@ -102,7 +109,9 @@ def render(found: list[Row], width: int) -> RenderableType:
     shared = [word for word in found[0].words if pair(word)[0] not in labels]
     parts: list[RenderableType] = [Text(" ".join(shared), style="bold"), Text()] if shared else []
     table = comparison(found, labels, width)
-    parts += [table, Text(), Text(LEGEND + left_out(table), style="dim")]
+    many = f"; times of more than {MOST_SIMULATED} plans are closed forms, not simulated"
+    legend = LEGEND + (many if len(found) > MOST_SIMULATED else "") + left_out(table)
+    parts += [table, Text(), Text(legend, style="dim")]
     for words, why in troubles(found, labels):
         parts += [Text(), Text(words, style="bold"), Padding(Text(why), (0, 0, 0, 2))]
     return Group(*parts)

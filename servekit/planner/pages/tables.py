@@ -9,7 +9,7 @@ from servekit.planner.advice.advice import Advice
 from servekit.planner.capability import cannot_run
 from servekit.planner.pages.bars import FILLS, STYLES
 from servekit.planner.plan import Plan
-from servekit.planner.prediction.predict import Prediction
+from servekit.planner.prediction.prediction import Prediction
 from servekit.planner.slo import SloLine
 from servekit.spec.components import Component
 from servekit.spec.memory import Ledger

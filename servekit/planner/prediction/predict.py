@@ -1,6 +1,6 @@
-"""Latency, throughput and goodput of a configuration under its declared workload.
+"""Latency, throughput and goodput of a configuration under its declared workload, in closed forms.
 
-Closed forms, not a simulation. Waits for prompts are exact for Poisson arrivals and for long waits;
+Waits for prompts are exact for Poisson arrivals and for long waits;
 every percentile of a sum is the sum of percentiles, as though a long prompt came in the worst
 moment. Approximations: Allen and Cunneen's wait for seats, exponential tails, a batch that varies
 as a slowed Poisson count does, seats taken at the length that requests have at their end.
@@ -8,93 +8,35 @@ as a slowed Poisson count does, seats taken at the length that requests have at 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from servekit.config.schema import Config
 from servekit.planner.prediction import queueing
 from servekit.planner.prediction.curves import carry, chunks
+from servekit.planner.prediction.prediction import (
+    CLOSED_FORMS,
+    Bounds,
+    Latencies,
+    Percentiles,
+    Prediction,
+)
 from servekit.planner.prediction.steady import HALVINGS, Replica, State, replica
 from servekit.spec.kv import KvLayout
 from servekit.spec.latency import roofline
 
-METHOD = (
-    "queueing bounds: Little's law for the batch, GI/M/1 and Kingman for prompts, Allen and "
-    "Cunneen for seats; not simulated"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Milliseconds over requests; None where there is no end to it, as the queue only grows."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Milliseconds at slo.percentile; None as in `Percentiles`."""
-
-    ttft_ms: float | None
-    tpot_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Milliseconds that no engine on this hardware can be below at slo.percentile."""
-
-    ttft_ms: float
-    tpot_ms: float
-    prompt_tokens: float
-    """of the prompt at that percentile"""
-    new_tokens: float
-    """of them, those that are not found in the cache"""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Rates and counts are of the whole deployment, over all copies of the model.
-
-    TTFT is from arrival to the first token; TPOT is (last - first token) / (tokens - 1) of a
-    request; ITL is between two steps that give a request tokens. Of a workload above `capacity`,
-    TTFT is None, and TPOT and ITL are those with every seat taken.
-    """
-
-    ttft_ms: Percentiles
-    tpot_ms: Percentiles
-    itl_ms: Percentiles
-    at_slo: Latencies
-    bounds: Bounds
-    output_tokens_per_s: float
-    """at full load: all the seats that memory and max_num_seqs allow, prompts included"""
-    capacity_per_s: float
-    """requests a second of that load"""
-    goodput_per_s: float
-    """highest rate at which ttft_ms and tpot_ms at slo.percentile meet their targets"""
-    saturation_concurrency: int
-    """fewest requests running that give 95 % of the output"""
-    seats: int
-    stable: bool
-    """the declared rate is less than what can be served"""
-    running: float
-    """requests that run on average at the declared rate"""
-    utilization: float | None
-    """declared rate over capacity, above 1 where that is not stable; None: nothing can run"""
-    band: float
-    """relative half-width of the interval around times and rates"""
-    standing: str
-    method: str
+METHOD = f"{CLOSED_FORMS}; not simulated"
 
 
 def predict(config: Config, layout: KvLayout) -> Prediction:
-    """`layout` is that of one copy; with no block in it, nothing runs and all times are None."""
+    """`layout` is that of one copy; with no block in it, nothing runs and all times are None.
+
+    Raises ConfigError where the trace of the workload cannot be read.
+    """
     engine = replica(config, layout)
     data, percentile = config.parallelism.data, config.slo.percentile / 100
     full = engine.full() if engine.seats else None
-    rate = engine.traffic.rate
-    stable = engine.steady(rate) if full and rate < full.rate else None
+    stable = settled(engine, full) if full else None
     busy = stable or full
+    rate = stable.rate if stable and engine.clients else engine.traffic.rate
     shares = (0.50, 0.95, 0.99, percentile)
     ttfts = [_ms(ttft, engine, stable, share) for share in shares]
     tpots = [_ms(tpot, engine, busy, share) for share in shares]
@@ -112,12 +54,30 @@ def predict(config: Config, layout: KvLayout) -> Prediction:
         saturation_concurrency=engine.saturation(capacity) * data if full else 0,
         seats=engine.seats * data,
         stable=stable is not None,
+        requests_per_s=rate * data,
         running=min(engine.seats, busy.running + busy.prefill) * data if busy else 0.0,
         utilization=rate / capacity if capacity else None,
+        steps_per_request=_steps(busy) if busy else 0.0,
         band=engine.step.band,
         standing=engine.step.standing,
         method=METHOD,
     )
+
+
+def settled(engine: Replica, full: State) -> State | None:
+    """The state at the declared traffic; None where it is more than can be served. Clients who
+    wait for their answers never ask for more.
+    """
+    if engine.clients:
+        running = min(engine.clients, full.running)
+        return engine.state(engine.served(running, min(running, engine.seats)), running)
+    rate = engine.traffic.rate
+    return engine.steady(rate) if rate < full.rate else None
+
+
+def _steps(state: State) -> float:
+    """Steps are taken one after the other while anybody runs."""
+    return -math.expm1(-(state.running + state.prefill)) / (state.rate * state.step)
 
 
 def _ms(
@@ -136,6 +96,8 @@ def ttft(engine: Replica, state: State, share: float) -> float:
     A static batch is waited for to its end, and its prompts are computed before any answer.
     """
     load, held = engine.traffic, state.running / state.rate
+    if engine.clients:
+        return _ttft_of_clients(engine, state, share)
     period = held if engine.static else state.step
     residual = queueing.residual_quantile(period, -math.expm1(-state.running), share)
     added = engine.added(state)
@@ -161,6 +123,15 @@ def ttft(engine: Replica, state: State, share: float) -> float:
         + queueing.wait_quantile(for_seat, seats_taken, share)
         + own * (max(1.0, state.running) if engine.static else 1.0)
     )
+
+
+def _ttft_of_clients(engine: Replica, state: State, share: float) -> float:
+    """Who asks again once answered waits, by Little's law, for what of its turn is no answering:
+    of the clients' time between answers, that not spent on tokens; or for its own prompt.
+    """
+    own = engine.prompt_seconds(state.running, share)
+    waits = engine.clients / state.rate - engine.held(state.seen) * state.tpot
+    return state.step + max(own, waits)
 
 
 def company(engine: Replica, state: State, later: float = 0.0) -> float:

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from servekit.config.schema import Config
 from servekit.planner.prediction.curves import Curves, carry, chunks, curves, room
-from servekit.planner.prediction.traffic import Traffic, traffic
+from servekit.planner.prediction.traffic import Traffic, moments_of, traffic
 from servekit.spec.kv import KvLayout
 from servekit.spec.latency import StepModel, step_model
 
@@ -56,6 +56,8 @@ class Replica:
     row: int
     """Tokens that a decoding request takes of the budget: one, and its guesses."""
     static: bool
+    clients: float = 0.0
+    """Who ask again once they are answered, each copy's share of them; 0: requests come anyway."""
     prompts: dict[float, tuple[float, ...]] = field(default_factory=dict)
     """What `prompt_seconds` has worked out."""
 
@@ -206,7 +208,14 @@ def replica(config: Config, layout: KvLayout) -> Replica:
         budget=scheduler.max_num_batched_tokens,
         row=row,
         static=scheduler.policy == "static",
+        clients=clients(config),
     )
+
+
+def clients(config: Config) -> float:
+    """Each copy's share, at least one of them; 0 where requests come by themselves."""
+    closed = config.workload.arrivals == "closed" and moments_of(config.workload).requests is None
+    return max(1.0, config.workload.concurrency / config.parallelism.data) if closed else 0.0
 
 
 def fullest(pipeline: int) -> float:

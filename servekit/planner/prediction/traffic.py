@@ -1,12 +1,14 @@
 """The declared workload as one copy of the model sees it."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from servekit.config.schema import Config
+from servekit.config.targets import WorkloadConfig
 from servekit.planner.prediction.queueing import lognormal_points, lognormal_quantile
 from servekit.spec.kv import KvLayout
+from servekit.workload.moments import Moments, moments
 
 
 @dataclass(frozen=True)  # without slots, so that means are worked out once
@@ -104,18 +106,37 @@ def traffic(config: Config, layout: KvLayout) -> Traffic:
     """A share of the declared workload, as a router that deals requests at random hands it out.
 
     Dealing at random thins the arrivals: their squared spread comes nearer to the 1 of Poisson.
-    Of a shared prefix only full blocks are reused, and only where kv.prefix_caching is on.
+    Of what prompts repeat, full blocks count, and only where kv.prefix_caching is on: the hits of
+    a cache that forgets nothing. Raises ConfigError where the workload's trace cannot be read.
     """
-    work, data = config.workload, config.parallelism.data
+    work, data = moments_of(config.workload), config.parallelism.data
     limit = min(config.model.max_model_len, layout.longest_request)
-    full_blocks = work.shared_prefix_tokens // layout.block_size * layout.block_size
+    full_blocks = work.repeated // layout.block_size * layout.block_size
     return Traffic(
-        rate=work.request_rate / data,
-        arrival_cv=math.sqrt(1 + (work.arrival_cv**2 - 1) / data),
-        prompt=min(float(work.prompt_tokens), max(1.0, limit - 1.0)),
+        rate=work.rate / data,
+        arrival_cv=math.sqrt(max(0.0, 1 + (work.arrival_cv**2 - 1) / data)),
+        prompt=min(work.prompt, max(1.0, limit - 1.0)),
         prompt_cv=work.prompt_cv,
-        output=min(float(work.output_tokens), max(1.0, float(limit))),
+        output=min(work.output, max(1.0, float(limit))),
         output_cv=work.output_cv,
-        prefix=float(full_blocks if config.kv.prefix_caching else 0),
+        prefix=full_blocks if config.kv.prefix_caching else 0.0,
         limit=limit,
     )
+
+
+def moments_of(work: WorkloadConfig) -> Moments:
+    """Means and spreads; those of a trace, which take a moment, are worked out once."""
+    return moments(work) if work.trace is None else _of_trace(_Work(work.model_dump_json(), work))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A workload that can be looked up: by what it says."""
+
+    key: str
+    config: WorkloadConfig = field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def _of_trace(work: _Work) -> Moments:
+    return moments(work.config)

@@ -13,7 +13,8 @@ from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.planner.prediction import predict as predict_module
 from servekit.planner.prediction import steady
-from servekit.planner.prediction.predict import Percentiles, Prediction, itl, predict, tpot, ttft
+from servekit.planner.prediction.predict import itl, predict, tpot, ttft
+from servekit.planner.prediction.prediction import Percentiles, Prediction
 from servekit.spec.kv import kv_layout
 from tests.conftest import tiny_config
 from tests.planner.fakes import GPU_RECIPES, FakeStep, fake_layout, fake_replica

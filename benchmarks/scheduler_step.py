@@ -1,0 +1,138 @@
+"""What deciding costs: microseconds of `plan` and `commit` a step, with nothing computed.
+
+    python -m benchmarks.scheduler_step [--vllm-python PATH] [--pairs 3]
+
+Some requests decode, 10,000 wait. Decode-only: every seat is taken. Mixed: one more seat is free,
+and each step has a chunk of a waiting prompt of 2,048 tokens beside the decodes. Blocks of 16,
+prefix caching, an end token. Seconds are CPU time of the thread, so that neighbours count less.
+
+`--vllm-python` names an interpreter that can import vLLM; its V1 scheduler is then given the same
+requests and measured in turn with ours, each in a process of its own.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+RUNNING = (16, 256, 1024)
+WAITING = 10_000
+BLOCK = 16
+PROMPT = 512
+LONG = 2048
+CHUNK = 512
+STEPS = 208
+"""13 blocks of tokens: every phase of a block counts alike."""
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load_of(running: int, kind: str) -> dict[str, int]:
+    mixed = kind == "mixed"
+    blocks_each = (PROMPT + 2 * STEPS) // BLOCK + 40
+    return {
+        "seats": running + mixed,
+        "budget": running + CHUNK if mixed else 8192,
+        "block": BLOCK,
+        "blocks": running * blocks_each + 2000,
+        "steps": STEPS,
+    }
+
+
+def prompts_of(running: int, load: dict[str, int]) -> list[tuple[list[int], int]]:
+    """Of each request its tokens and max_tokens. Lengths differ, so that blocks fill at different
+    steps; prompts of those that decode share nothing.
+    """
+    random = Random(1)
+    most = PROMPT + 1000
+    first = [
+        ([random.randrange(1000, 30000) for _ in range(PROMPT + random.randrange(BLOCK))], most)
+        for _ in range(running)
+    ]
+    return first + [([1000 + id, *range(3000, 3000 + LONG - 1)], 1) for id in range(WAITING)]
+
+
+def ours(running: int, kind: str) -> list[float]:
+    from servekit.config.compose import load as compose
+    from servekit.scheduler.batch import Outcome
+    from servekit.scheduler.groups import KvSettings
+    from servekit.scheduler.request import Request
+    from servekit.scheduler.scheduler import Scheduler
+    from servekit.scheduler.settings import Settings
+
+    load = load_of(running, kind)
+    config = compose(
+        [
+            "+recipe=chat_smollm2",
+            f"scheduler.max_num_seqs={load['seats']}",
+            f"scheduler.max_num_batched_tokens={load['budget']}",
+            f"scheduler.max_num_waiting={2 * WAITING}",
+            "scheduler.max_step_ms=null",
+        ]
+    ).config
+    kv = KvSettings(num_blocks=load["blocks"], block_size=BLOCK)
+    scheduler = Scheduler(Settings(config.scheduler, config.slo, kv, 32768))
+    for id, (prompt, max_tokens) in enumerate(prompts_of(running, load)):
+        stop_ids = frozenset({2})
+        scheduler.add(Request(id, prompt, max_tokens, stop_ids=stop_ids, arrived=float(id)))
+
+    def step() -> tuple[float, int]:
+        before = time.thread_time()
+        batch = scheduler.plan(0.0)
+        planned = time.thread_time()
+        assert batch is not None
+        sampled = {row.request_id: [7] for row in batch.others if row.samples}
+        outcome = Outcome([7] * len(batch.decodes.ids), sampled)
+        ran = time.thread_time()
+        scheduler.commit(batch, outcome, 0.0)
+        return planned - before + time.thread_time() - ran, batch.num_rows
+
+    while step()[1] < running:
+        pass
+    gc.collect()
+    gc.disable()
+    return [1e6 * step()[0] for _ in range(STEPS)]
+
+
+def measured(python: str, module: str, running: int, kind: str) -> float:
+    """Mean microseconds a step, in a process of its own."""
+    words = [python, "-m", module, str(running), kind]
+    child = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{child.stderr[-2000:]}")
+    return statistics.mean(json.loads(child.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vllm-python", help="an interpreter that can import vLLM")
+    parser.add_argument("--pairs", type=int, default=3)
+    words = parser.parse_args()
+    print("| running | step | servekit, us | us a row | vLLM V1, us | vLLM / servekit |")
+    print("|---|---|---|---|---|---|")
+    for running in RUNNING:
+        for kind in ("decode", "mixed"):
+            own: list[float] = []
+            other: list[float] = []
+            for _ in range(words.pairs):
+                own.append(measured(sys.executable, "benchmarks.scheduler_step", running, kind))
+                if words.vllm_python:
+                    module = "benchmarks.scheduler_step_vllm"
+                    other.append(measured(words.vllm_python, module, running, kind))
+            us = statistics.median(own)
+            line = f"| {running} | {kind} | {us:.0f} | {us / running:.2f} |"
+            if other:
+                pairs = [theirs / mine for mine, theirs in zip(own, other, strict=True)]
+                line += f" {statistics.median(other):.0f} | {statistics.median(pairs):.1f} |"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1].isdecimal():
+        print(json.dumps(ours(int(sys.argv[1]), sys.argv[2])))
+    else:
+        main()

@@ -1,0 +1,184 @@
+"""How long answers become, learnt while serving.
+
+Answers that have ended are not a fair sample of answers: those that run still are the longer ones.
+So the lengths are treated as survival times. Of every bucket of lengths it is counted how many
+answers reached it and how many ended in it; those that were cut off (by their client, by max_tokens
+or because they run still) are known to have come that far and no more (Kaplan and Meier 1958).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import log2
+
+from servekit.scheduler.request import Request
+
+STEPS = 4
+"""Buckets in an octave: each is 19 % wider than the one before."""
+BUCKETS = 22 * STEPS
+EDGES = [2 ** (index / STEPS) for index in range(BUCKETS + 1)]
+"""A bucket holds lengths from its edge up to the next one's."""
+
+MEMORY = 2000.0
+"""Answers of a class that count fully; twice as many are halved, so that old ones fade."""
+PARENT_WEIGHT = 10.0
+"""As many answers of the class above does a class count, however many it has of its own."""
+ROOT_WEIGHT = 1.0
+"""One imagined answer that never ends: before anything is seen, all go on to max_tokens."""
+MAX_CLASSES = 2048
+
+
+def bucket_of(length: int) -> int:
+    return min(BUCKETS - 1, int(STEPS * log2(length))) if length > 1 else 0
+
+
+@dataclass(slots=True)
+class Survival:
+    """Share of answers longer than each edge, and its integral from 0, tokens."""
+
+    hazard: list[float]
+    alive: list[float]
+    area: list[float]
+
+    def beyond(self, length: float) -> float:
+        """Share of answers that are longer; linear within a bucket, never 0."""
+        return self._at(length)[0]
+
+    def remaining(self, done: int, limit: int) -> float:
+        """Tokens expected after `done` of an answer that ends at `limit` in any case."""
+        if done >= limit:
+            return 0.0
+        alive, area = self._at(done)
+        return (self._at(limit)[1] - area) / alive
+
+    def _at(self, length: float) -> tuple[float, float]:
+        if length <= 1.0:
+            return 1.0, max(0.0, length)
+        index = min(BUCKETS - 1, int(STEPS * log2(length)))
+        low, before, after = EDGES[index], self.alive[index], self.alive[index + 1]
+        past = min(1.0, (length - low) / (EDGES[index + 1] - low))
+        alive = before + past * (after - before)
+        return alive, self.area[index] + (length - low) * (before + alive) / 2
+
+
+@dataclass(slots=True, eq=False)
+class LengthClass:
+    """Counts of one kind of request, by bucket; `parent` is the broader kind it is part of."""
+
+    parent: "LengthClass | None" = None
+    ended: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
+    cut: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
+    running: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
+    total: float = 0.0
+    news: float = 0.0
+    """Answers since the last survival was made."""
+    made: Survival | None = None
+
+    def add(self, bucket: int, ended: bool) -> None:
+        (self.ended if ended else self.cut)[bucket] += 1.0
+        self.total += 1.0
+        self.news += 1.0
+        if self.total >= 2 * MEMORY:
+            self.ended = [count / 2 for count in self.ended]
+            self.cut = [count / 2 for count in self.cut]
+            self.total /= 2
+
+    @property
+    def survival(self) -> Survival:
+        """Made anew when there is a sixteenth more to know."""
+        if self.made is None or self.news >= max(1.0, self.total / 16):
+            self.made = self._make()
+            self.news = 0.0
+        return self.made
+
+    def _make(self) -> Survival:
+        """In each bucket the share that ends there of those that come there; who was cut off in it
+        has been there for half of it. The class above counts as so many more who came.
+        """
+        if self.parent is None:
+            above, weight = [0.0] * BUCKETS, ROOT_WEIGHT
+        else:
+            above, weight = self.parent.survival.hazard, PARENT_WEIGHT
+        there = 0.0
+        hazard = [0.0] * BUCKETS
+        for index in range(BUCKETS - 1, -1, -1):
+            cut = self.cut[index] + self.running[index]
+            there += self.ended[index] + cut
+            come = there - cut / 2 + weight
+            hazard[index] = (self.ended[index] + weight * above[index]) / come
+        alive, area = [1.0], [1.0]
+        for index, share in enumerate(hazard):
+            alive.append(max(1e-12, alive[-1] * (1.0 - share)))
+            width = EDGES[index + 1] - EDGES[index]
+            area.append(area[-1] + width * (alive[-2] + alive[-1]) / 2)
+        return Survival(hazard, alive, area)
+
+
+Key = tuple[str | int, ...]
+
+
+class OutputLengths:
+    """Of classes within classes: all requests; of one SLO class and octave of max_tokens; of one
+    tenant among those; with prompts of one octave. A class that has seen little follows the one
+    above it.
+    """
+
+    def __init__(self) -> None:
+        self.root = LengthClass()
+        self.classes: dict[Key, LengthClass] = {}
+        self.ends = 0
+        self._refresh_at = 0
+
+    def class_of(self, request: Request) -> LengthClass:
+        key: Key = (
+            request.slo_class,
+            request.max_tokens.bit_length(),
+            request.tenant,
+            len(request.prompt).bit_length(),
+        )
+        return self.classes.get(key) or self._new(key)
+
+    def _new(self, key: Key) -> LengthClass:
+        parent = self.root
+        for depth in (2, 3, 4):
+            one = self.classes.get(key[:depth])
+            if one is None:
+                if len(self.classes) >= MAX_CLASSES:
+                    del self.classes[next(iter(self.classes))]
+                one = self.classes[key[:depth]] = LengthClass(parent)
+            parent = one
+        return parent
+
+    def survival(self, request: Request) -> Survival:
+        return self.class_of(request).survival
+
+    def remaining(self, request: Request) -> float:
+        """Output tokens that it is expected to give from now on."""
+        done = len(request.tokens) - len(request.prompt)
+        return self.class_of(request).survival.remaining(done, request.max_tokens)
+
+    def finished(self, request: Request) -> None:
+        """It has ended, as `request.finish` says; to be called once."""
+        length = len(request.tokens) - len(request.prompt)
+        if length < 1:
+            return
+        self.ends += 1
+        bucket, ended = bucket_of(length), request.finish == "stop"
+        one: LengthClass | None = self.class_of(request)
+        while one is not None:
+            one.add(bucket, ended)
+            one = one.parent
+
+    def refresh(self, running: Iterable[Request]) -> None:
+        """Count in those that run; as often as that can make a difference."""
+        if self.ends < self._refresh_at:
+            return
+        self._refresh_at = self.ends + max(1, min(500, self.ends // 4))
+        for one in (self.root, *self.classes.values()):
+            one.running = [0.0] * BUCKETS
+        for request in running:
+            bucket = bucket_of(len(request.tokens) - len(request.prompt))
+            kind: LengthClass | None = self.class_of(request)
+            while kind is not None:
+                kind.running[bucket] += 1.0
+                kind.news += kind.total
+                kind = kind.parent

@@ -1,0 +1,73 @@
+"""Why prompt tokens had to be computed: what the prefix cache missed, and for which reason."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Literal
+
+from servekit.scheduler.blocks import BlockPool
+from servekit.scheduler.request import Request
+
+Reason = Literal["first_seen", "evicted", "salt", "unaligned", "disabled"]
+
+
+class Misses:
+    """Counts every prompt token once, when its request is first seated: found or missed.
+
+    first_seen: its block was not seen before; evicted: it was cached and made room, or what is left
+    of it is of no use; salt: the prompt begins as one of another salt did, with whom nothing is
+    shared; unaligned: of the end of a prompt that is no full block, the last token always among
+    it; disabled: there is no prefix cache. Of evicted blocks the newest `remembered` are known, and
+    of those before them some.
+    """
+
+    def __init__(self, block_size: int, remembered: int) -> None:
+        self.block_size = block_size
+        self.remembered = remembered
+        self.tokens: dict[Reason, int] = dict.fromkeys(
+            ("first_seen", "evicted", "salt", "unaligned", "disabled"), 0
+        )
+        self.hits = 0
+        self.ghosts: set[bytes] = set()
+        self.older_ghosts: set[bytes] = set()
+        self.salts: OrderedDict[int, bytes | None] = OrderedDict()
+
+    def evict(self, contents: Iterable[bytes]) -> None:
+        """Blocks of these contents are no longer there."""
+        self.ghosts.update(contents)
+        if len(self.ghosts) > self.remembered:
+            self.older_ghosts, self.ghosts = self.ghosts, set()
+
+    def _was_here(self, content: bytes, pool: BlockPool) -> bool:
+        return content in self.ghosts or content in self.older_ghosts or content in pool.block_of
+
+    def disabled(self, request: Request) -> None:
+        self.tokens["disabled"] += len(request.prompt)
+
+    def count(self, request: Request, hit: int, pool: BlockPool) -> None:
+        """`hit` tokens of the prompt were found."""
+        size, tokens, hashes = self.block_size, self.tokens, request.hashes
+        prompt = len(request.prompt)
+        whole = (prompt - 1) // size * size
+        self.hits += hit
+        tokens["unaligned"] += prompt - max(whole, hit)
+        if not whole:
+            return
+        elsewhere = self._under_another_salt(request)
+        at, index = hit, hit // size
+        while at < whole and self._was_here(hashes[index], pool):
+            index += 1
+            tokens["evicted"] += index * size - at
+            at = index * size
+        if at < whole:
+            tokens["salt" if elsewhere and index == 0 else "first_seen"] += whole - at
+
+    def _under_another_salt(self, request: Request) -> bool:
+        """Its first block was seen so; from now on it is known under this salt as well."""
+        first = hash(tuple(request.prompt[: self.block_size]))
+        salt = self.salts.setdefault(first, request.salt)
+        if salt == request.salt:
+            if len(self.salts) > self.remembered:
+                self.salts.popitem(last=False)
+            return False
+        self.salts[first] = None
+        return True

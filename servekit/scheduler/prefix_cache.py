@@ -1,0 +1,236 @@
+"""What is computed is found again: full blocks by their hash, others by how they begin."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from servekit.scheduler.blocks import BlockPool
+from servekit.scheduler.groups import KvSettings
+from servekit.scheduler.misses import Misses
+from servekit.scheduler.prefix import (
+    Pins,
+    extend_hashes,
+    hash_of_tail,
+    key_of,
+    leading,
+    longest_in_groups,
+    root,
+)
+from servekit.scheduler.request import Request
+from servekit.scheduler.siblings import Siblings
+from servekit.scheduler.windows import Windows
+
+WORTH_WAITING = 256
+"""Tokens that another is computing for which a request waits in any case; less: if they are half
+of what it lacks."""
+
+
+class Hit(NamedTuple):
+    """What of a request is there already: `tokens`, in blocks of each group.
+
+    The last ones of these tokens may be in `source`, a block that begins as the next one must, and
+    is to be copied; 0: there is none.
+    """
+
+    tokens: int
+    tables: tuple[list[int], ...]
+    source: int = 0
+
+
+class PrefixCache:
+    """Which blocks of the pool hold what, and which are being computed.
+
+    `next_of` has, for each seated request whose prompt is not computed, the hash of the block that
+    it computes next, and `computing` who does so.
+    """
+
+    def __init__(self, settings: KvSettings) -> None:
+        self.settings = settings
+        self.block_size = settings.block_size
+        self.misses = Misses(settings.block_size, max(4096, 2 * settings.num_blocks))
+        self.siblings = Siblings()
+        self.pool = BlockPool(settings.num_blocks, self._evicted)
+        self.windows = Windows(settings, self.pool)
+        self.whole = len(settings.groups) == 1 and not self.windows
+        self.pins = Pins(settings.block_size)
+        self.computing: dict[bytes, Request] = {}
+        self.next_of: dict[int, bytes] = {}
+        self.probable: dict[int, int] = {}
+        self.merged_total = 0
+
+    def _evicted(self, blocks: list[int], contents: list[bytes]) -> None:
+        self.siblings.drop(blocks)
+        self.misses.evict(contents if self.whole else (content[:32] for content in contents))
+
+    def lookup(self, request: Request) -> Hit:
+        """The longest prefix of its known tokens that is cached; never the last token.
+
+        Somebody has to compute the last token, for its logits give the next.
+        """
+        size, tokens = self.block_size, request.tokens
+        count = (len(tokens) - 1) // size
+        extend_hashes(request, count, size)
+        if not self.whole:
+            groups = self.settings.groups
+            tables = longest_in_groups(request.hashes, count, self.pool, groups, size)
+            return Hit(len(tables[0]) * size, tables)
+        cached = leading(request.hashes, count, self.pool)
+        there = len(cached) * size
+        parent = request.hashes[len(cached) - 1] if cached else root(request.salt)
+        if parent in self.siblings.after:
+            wanted = tokens[there : min(there + size, len(tokens) - 1)]
+            source, common = self.siblings.closest(parent, wanted)
+            if common and (common == len(wanted) or common * 4 >= size):
+                return Hit(there + common, (cached,), source)
+        return Hit(there, (cached,))
+
+    def nothing(self) -> tuple[list[int], ...]:
+        """The tables of a request of which nothing is there."""
+        return tuple([] for _ in self.settings.groups)
+
+    def surviving(self, request: Request, computed: int) -> tuple[list[int], ...]:
+        """Blocks of the first tokens of a swapped request that need not be copied back."""
+        if not self.whole or not self.settings.prefix_caching:
+            return self.nothing()
+        return (leading(request.hashes, computed // self.block_size, self.pool),)
+
+    def probable_hit(self, request: Request) -> int:
+        """Tokens that `lookup` would find in full blocks, most likely; mostly in constant time."""
+        if not self.whole:
+            return self.lookup(request).tokens
+        size, known, hashes = self.block_size, self.pool.block_of, request.hashes
+        count = (len(request.tokens) - 1) // size
+        extend_hashes(request, count, size)
+        found = self.probable.get(request.id, -1)
+        begins = found == 0 or (found > 0 and hashes[found - 1] in known)
+        if not begins or (found < count and hashes[found] in known):
+            found = self.probable[request.id] = len(leading(hashes, count, self.pool))
+        return found * size
+
+    def is_computed_by_another(self, request: Request, hit: Hit) -> bool:
+        first, hashes = hit.tokens // self.block_size, request.hashes
+        if first >= len(hashes):
+            return False
+        other = self.computing.get(hashes[first])
+        if other is None or other is request:
+            return False
+        both = range(first, min(len(hashes), len(other.hashes)))
+        alike = bisect_left(both, True, key=lambda index: hashes[index] != other.hashes[index])
+        gain = alike * self.block_size
+        return gain >= WORTH_WAITING or 2 * gain >= len(request.tokens) - hit.tokens
+
+    def seated(self, request: Request) -> None:
+        """It computes what follows its `sealed` blocks."""
+        self.probable.pop(request.id, None)
+        if request.sealed < len(request.hashes):
+            content = self.next_of[request.id] = request.hashes[request.sealed]
+            self.computing.setdefault(content, request)
+
+    def _no_longer_computing(self, request: Request) -> bool:
+        content = self.next_of.pop(request.id, None)
+        if content is not None and self.computing.get(content) is request:
+            del self.computing[content]
+        return content is not None
+
+    def seal(self, request: Request, full: int) -> None:
+        """Offer blocks whose every token is computed and committed to whoever asks next.
+
+        A block whose content is known already in another is given back for that one, if no row in
+        flight reads it.
+        """
+        extend_hashes(request, full, self.block_size)
+        sealed, hashes = request.sealed, request.hashes[request.sealed : full]
+        for number, table in enumerate(request.tables):
+            contents = [key_of(content, number) for content in hashes] if number else hashes
+            blocks = table[sealed:full]
+            if all(blocks) and self.pool.remember_all(blocks, contents):
+                self._show(request, table, range(sealed, full))
+            else:
+                self._show(request, table, self._offer(request, number, contents))
+        request.sealed = full
+        if self._no_longer_computing(request):
+            self.seated(request)
+
+    def _offer(self, request: Request, number: int, contents: list[bytes]) -> list[int]:
+        """Its blocks after the sealed ones, one by one; returns where in the table those are that
+        nobody knew.
+        """
+        table, offered = request.tables[number], []
+        for index, content in enumerate(contents, request.sealed):
+            if not table[index]:
+                continue
+            if self.pool.remember(table[index], content):
+                offered.append(index)
+            else:
+                self._merge(request, number, index, self.pool.block_of[content])
+        return offered
+
+    def _merge(self, request: Request, number: int, index: int, same: int) -> None:
+        """Hold `same` instead of its own block with the same content."""
+        table = request.tables[number]
+        block = table[index]
+        self.siblings.drop([block])
+        if request.in_flight:
+            return
+        self.merged_total += 1
+        if number in self.windows.filling_most:
+            self.windows.merge(table, index, same)
+        else:
+            table[index] = same
+            self.pool.share([same])
+            self.pool.give_back([block])
+
+    def _show(self, request: Request, table: list[int], offered: Sequence[int]) -> None:
+        """Blocks that are found from now on: let others copy how they begin, and pin some.
+
+        Of many at once the first and the last are worth it: where a prompt parts from what was
+        cached, and where it ends.
+        """
+        size, tokens, hashes = self.block_size, request.tokens, request.hashes
+        if self.whole:
+            for index in {offered[0], offered[-1]} if offered else ():
+                parent = hashes[index - 1] if index else root(request.salt)
+                part = tokens[index * size : (index + 1) * size]
+                self.siblings.add(parent, table[index], part)
+        if self.pins.prefixes:
+            pinned = self.pins.of(request.salt)
+            self.pool.pinned.update(table[i] for i in offered if hashes[i] in pinned)
+
+    def _tail(self, request: Request, done: int) -> tuple[int, bytes, list[int]] | None:
+        """The block that `done` committed tokens end in, the prefix before it and what of it is
+        there; None if that is nothing, or something before it is not sealed.
+        """
+        index, count = divmod(done, self.block_size)
+        if not count or not self.whole or request.sealed != index:
+            return None
+        parent = request.hashes[index - 1] if index else root(request.salt)
+        return request.tables[0][index], parent, request.tokens[done - count : done]
+
+    def show_tail(self, request: Request, done: int) -> None:
+        """Let others copy the block that its prompt ends in, while it is not full."""
+        tail = self._tail(request, done)
+        if tail is not None:
+            block, parent, tokens = tail
+            self.siblings.add(parent, block, tokens)
+
+    def keep_tail(self, request: Request, done: int) -> None:
+        """It is about to give its blocks back: let its last one be found by how it begins."""
+        tail = self._tail(request, done)
+        if tail is not None:
+            block, parent, tokens = tail
+            if self.pool.remember(block, hash_of_tail(parent, tokens)):
+                self.siblings.add(parent, block, tokens)
+            else:
+                self.siblings.drop([block])
+
+    def leave(self, request: Request) -> None:
+        """It computes nothing any more."""
+        self.probable.pop(request.id, None)
+        self._no_longer_computing(request)
+
+    def check(self) -> None:
+        self.siblings.check()
+        pool = self.pool
+        for block in self.siblings.known:
+            assert pool.holders[block] or block in pool.hash_of, f"{block} is copied, but empty"
+        assert all(self.next_of[r.id] == content for content, r in self.computing.items())

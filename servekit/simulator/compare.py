@@ -1,0 +1,70 @@
+"""The same requests through several configurations."""
+
+import math
+from collections.abc import Sequence
+
+from servekit.config.schema import Config
+from servekit.scheduler.settings import StepTime
+from servekit.simulator.measure import PERCENTILES, Measured, measure, window
+from servekit.simulator.record import Comparison, Difference
+from servekit.simulator.report import PLAIN, report_of
+from servekit.simulator.run import simulate
+from servekit.simulator.statistics import mean, paired
+
+LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")
+COMPARED = (
+    *(f"{name}.{part}" for name in LATENCIES for part in ("mean", *PERCENTILES)),
+    *PLAIN,
+)
+"""Attributes of a report that differences are told of."""
+
+
+def compare(
+    key: str,
+    options: Sequence[tuple[str, Config]],
+    *,
+    requests: int,
+    seeds: Sequence[int],
+    step_time: StepTime | None = None,
+    foreseen: bool = False,
+) -> Comparison:
+    """Each option meets the same arrivals by the same seeds (common random numbers), so that what
+    differs is the configuration's doing.
+    """
+    runs = [
+        [
+            simulate(config, requests=requests, seed=seed, step_time=step_time, foreseen=foreseen)
+            for seed in seeds
+        ]
+        for _, config in options
+    ]
+    starts = [max(window(run)[0] for run in same) for same in zip(*runs, strict=True)]
+    measured = [
+        [measure(run, start) for run, start in zip(each, starts, strict=True)] for each in runs
+    ]
+    names = tuple(name for name, _ in options)
+    shown = zip(names, runs, measured, strict=True)
+    return Comparison(
+        key=key,
+        names=names,
+        reports=tuple(report_of(name, each, seen) for name, each, seen in shown),
+        differences=((), *(_differences(measured[0], other) for other in measured[1:])),
+        runs=tuple(each[0] for each in runs),
+    )
+
+
+def _differences(first: list[Measured], other: list[Measured]) -> tuple[Difference, ...]:
+    """Batch by batch of the same seeds: the same requests are in both."""
+    found = []
+    for key in COMPARED:
+        pairs = [
+            (one.samples[key], two.samples[key]) for one, two in zip(first, other, strict=True)
+        ]
+        before = mean([one.whole for one, _ in pairs])
+        gain = paired(
+            [(one.whole, two.whole) for one, two in pairs],
+            [batch for one, two in pairs for batch in zip(one.batches, two.batches, strict=True)],
+        )
+        relative = gain.value / before if before else math.nan
+        found.append(Difference(key, gain, relative, gain.low > 0 or gain.high < 0))
+    return tuple(found)

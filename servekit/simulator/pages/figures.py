@@ -1,0 +1,232 @@
+"""Figures of simulated runs, as plain data for plotly.js: latencies, curves over time, goodput.
+
+Names of configurations come from outside and plotly reads tags in what it writes, so `safe` is
+called on each.
+"""
+
+import html
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from servekit.simulator.pages.metrics import BY_KEY, half
+from servekit.simulator.pages.timeline import Figure
+from servekit.simulator.record import Report, Run
+
+Shown = Sequence[tuple[str, Run, Report]]
+"""Name, run of the first seed and report of each configuration on a page."""
+
+PALETTE = ("#3465c9", "#d9812b", "#2f9e6e", "#b0417e", "#7a4fa3", "#5f6b7a", "#a58a1c", "#178ca4")
+EXTRA = "<extra>%{fullData.name}</extra>"
+POINTS = 200
+"""Of a curve: a quantile each half percent."""
+DISTRIBUTIONS = (
+    ("ttft", "time to first token"),
+    ("tpot", "per output token"),
+    ("itl", "between tokens"),
+    ("e2e", "whole answer"),
+)
+OVER_TIME = (
+    ("waiting", "waiting", 1),
+    ("running", "running", 1),
+    ("kv_share", "KV held, %", 100),
+    ("batch_tokens", "tokens of a step", 1),
+    ("output_tokens_per_s", "output tokens/s", 1),
+    ("goodput_per_s", "goodput, 1/s", 1),
+)
+ENDS = (
+    ("in time", "#2f9e6e"),
+    ("late", "#f0b23e"),
+    ("refused", "#8a94a3"),
+    ("left", "#b0417e"),
+    ("unfinished", "#cfd6df"),
+)
+
+
+def safe(name: str) -> str:
+    return html.escape(name)
+
+
+def colour(place: int) -> str:
+    return PALETTE[place % len(PALETTE)]
+
+
+def values(run: Run, report: Report, name: str) -> list[tuple[float, int]]:
+    """Milliseconds and how often each was seen, in order, after the warm-up."""
+    start = report.warm_up_s
+    if name == "itl":
+        found = [
+            (1000 * seconds, count)
+            for copy in run.copies
+            for at, seconds, count in zip(
+                copy.gaps.at, copy.gaps.seconds, copy.gaps.count, strict=True
+            )
+            if at >= start
+        ]
+    else:
+        times = (getattr(each, f"{name}_s") for each in run.served if each.at >= start)
+        found = [(1000 * time, 1) for time in times if time is not None]
+    return sorted(found)
+
+
+def curve(found: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]:
+    """Values and the share that is at most so large, at `POINTS` places."""
+    if not found:
+        return [], []
+    totals = list(accumulate(count for _, count in found))
+    shares = [place / POINTS for place in range(1, POINTS)] + [0.999, 1.0]
+    ranks = [min(len(found) - 1, bisect_left(totals, share * totals[-1])) for share in shares]
+    return [rounded(found[rank][0]) for rank in ranks], [100 * share for share in shares]
+
+
+def rounded(value: float) -> float:
+    """Four digits, which is more than a picture shows."""
+    return float(f"{value:.4g}")
+
+
+def distributions(shown: Shown) -> Figure:
+    """Four panels: the share of requests that waited at most so long; targets as lines."""
+    data: list[Figure] = []
+    layout: Figure = {"height": 620, "grid": panels(2, 2), "annotations": [], "shapes": []}
+    for panel, (name, label) in enumerate(DISTRIBUTIONS, 1):
+        suffix = "" if panel == 1 else str(panel)
+        layout[f"xaxis{suffix}"] = {"type": "log", "title": {"text": f"{label}, ms"}}
+        layout[f"yaxis{suffix}"] = {"range": [0, 101], "ticksuffix": " %"}
+        for place, (option, run, report) in enumerate(shown):
+            x, y = curve(values(run, report, name))
+            data.append(
+                {
+                    **line(option, place, x, y, panel),
+                    "showlegend": panel == 1 and len(shown) > 1,
+                    "hovertemplate": "%{y:.1f} % within %{x:,.4g} ms" + EXTRA,
+                }
+            )
+        target = next((t for t in shown[0][2].targets if t.name == name), None)
+        if target is not None:
+            mark(layout, suffix, 1000 * target.target_s, target.percentile)
+    return {"data": data, "layout": layout}
+
+
+def mark(layout: Figure, suffix: str, target_ms: float, percentile: float) -> None:
+    """The target: what lies to the left of the line at its height is in time."""
+    axes = {"xref": f"x{suffix}", "yref": f"y{suffix}"}
+    dashed = {"color": "#222", "width": 1, "dash": "dash"}
+    layout["shapes"] += [
+        {"type": "line", "x0": target_ms, "x1": target_ms, "y0": 0, "y1": 101, **axes},
+        {"type": "line", "xref": f"x{suffix} domain", "x0": 0, "x1": 1, "y0": percentile,
+         "y1": percentile, "yref": f"y{suffix}"},
+    ]  # fmt: skip
+    for shape in layout["shapes"][-2:]:
+        shape["line"] = dashed
+    layout["annotations"].append(
+        {"text": f"target {target_ms:g} ms at p{percentile:g}", "x": math.log10(target_ms), "y": 4,
+         "showarrow": False, "xanchor": "right", "font": {"size": 11}, **axes}
+    )  # fmt: skip
+
+
+def panels(rows: int, columns: int) -> Figure:
+    return {"rows": rows, "columns": columns, "pattern": "independent", "ygap": 0.28}
+
+
+def line(option: str, place: int, x: Iterable[Any], y: Iterable[Any], panel: int) -> Figure:
+    suffix = "" if panel == 1 else str(panel)
+    return {
+        "type": "scatter", "mode": "lines", "name": safe(option), "legendgroup": safe(option),
+        "x": list(x), "y": list(y), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}",
+        "line": {"color": colour(place), "width": 1.8},
+    }  # fmt: skip
+
+
+def over_time(shown: Shown) -> Figure:
+    """One below the other on one axis of time: queue, batch, cache, rates."""
+    data: list[Figure] = []
+    rows = len(OVER_TIME)
+    layout: Figure = {
+        "height": 130 * rows,
+        "xaxis": {"title": {"text": "seconds"}, "anchor": f"y{rows}"},
+    }
+    for row, (name, label, scale) in enumerate(OVER_TIME, 1):
+        suffix = "" if row == 1 else str(row)
+        top = 1 - (row - 1) / rows
+        layout[f"yaxis{suffix}"] = {
+            "title": {"text": label.replace(", ", ",<br>"), "font": {"size": 11}},
+            "domain": [top - 1 / rows + 0.02, top],
+            "rangemode": "tozero",
+            "nticks": 4,
+        }
+        for place, (option, _, report) in enumerate(shown):
+            y = [rounded(scale * value) for value in getattr(report.series, name)]
+            trace = line(option, place, report.series.at, y, row)
+            data.append({**trace, "xaxis": "x", "showlegend": row == 1 and len(shown) > 1})
+    return {"data": data, "layout": layout}
+
+
+def rates(shown: Shown) -> Figure:
+    """What came, what was served and what was in time, a second, with their intervals."""
+    names = [safe(option) for option, _, _ in shown]
+    bars = (("offered_per_s", "offered", "#cfd6df"), ("served_per_s", "served", "#8fb0e8"))
+    data = []
+    for key, label, fill in (*bars, ("goodput_per_s", "in time (goodput)", "#2f9e6e")):
+        found = [BY_KEY[key].of(report) for _, _, report in shown]
+        data.append(
+            {
+                "type": "bar",
+                "name": label,
+                "x": names,
+                "y": [None if each is None else rounded(each.value) for each in found],
+                "error_y": {
+                    "array": [(half(each) or 0) if each is not None else 0 for each in found],
+                    "thickness": 1,
+                },
+                "marker": {"color": fill},
+                "hovertemplate": "%{y} requests/s" + EXTRA,
+            }
+        )
+    title = {"title": {"text": "requests a second"}, "rangemode": "tozero"}
+    return {"data": data, "layout": {"height": 320, "barmode": "group", "yaxis": title}}
+
+
+def endings(shown: Shown) -> Figure:
+    """How the requests of the first seed ended, in percent of those that came."""
+    counted = [ended(run) for _, run, _ in shown]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": end,
+            "y": [safe(option) for option, _, _ in shown],
+            "x": [rounded(100 * counts[end] / max(1, sum(counts.values()))) for counts in counted],
+            "marker": {"color": fill},
+            "hovertemplate": "%{x} %" + EXTRA,
+        }
+        for end, fill in ENDS
+        if any(counts[end] for counts in counted)
+    ]
+    layout = {
+        "height": 130 + 44 * len(shown),
+        "barmode": "stack",
+        "xaxis": {"ticksuffix": " %", "range": [0, 100]},
+        "yaxis": {"autorange": "reversed", "automargin": True},
+        "showlegend": True,
+        "legend": {"traceorder": "normal"},
+    }
+    return {"data": data, "layout": layout}
+
+
+def ended(run: Run) -> dict[str, int]:
+    """Of a run, by ENDS; `late` is what finished outside the targets."""
+    counts = {end: 0 for end, _ in ENDS}
+    slo = run.config.slo
+    for each in run.served:
+        if each.end == "finished":
+            late = over(each.ttft_s, slo.ttft_ms) or over(each.tpot_s, slo.tpot_ms)
+            counts["late" if late else "in time"] += 1
+        else:
+            counts[each.end] += 1
+    return counts
+
+
+def over(seconds: float | None, target_ms: float | None) -> bool:
+    return seconds is not None and target_ms is not None and 1000 * seconds > target_ms

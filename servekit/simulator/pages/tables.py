@@ -1,0 +1,151 @@
+"""The tables of a simulation's page: latencies, rates, the batch, the cache, tenants, curves."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from servekit.simulator.pages.metrics import (
+    BY_KEY,
+    LATENCIES,
+    METRICS,
+    NONE,
+    POINTS,
+    Metric,
+    Section,
+    number,
+    with_band,
+)
+from servekit.simulator.pages.sparkline import sparkline
+from servekit.simulator.pages.verdict import of_target
+from servekit.simulator.record import Report, Series, Target
+
+TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow"}
+LAYOUTS = ((POINTS, POINTS), (POINTS[1:], POINTS[1:]), (POINTS[1:], ("p95",)), (POINTS[1:], ()))
+"""Columns of the latency table, and those with an interval; the first that there is room for."""
+LONGEST_CURVE = 80
+
+CURVES = (
+    ("running", "requests running", "{:,.0f}", 1),
+    ("waiting", "requests waiting", "{:,.0f}", 1),
+    ("kv_share", "KV blocks held", "{:.0f} %", 100),
+    ("batch_tokens", "tokens of a step", "{:,.0f}", 1),
+    ("output_tokens_per_s", "output tokens/s", "{:,.0f}", 1),
+    ("goodput_per_s", "goodput requests/s", "{:,.2f}", 1),
+)
+"""Of a Series: which, what people call it, how its peak is written and what makes that of it."""
+
+
+def grid(*headings: str, left: tuple[int, ...] = (0,)) -> Table:
+    """Numbers to the right but for the columns in `left`; no rules, headings dim."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place in left else "right", no_wrap=True)
+    table.show_header = any(headings)
+    return table
+
+
+def latency_table(report: Report, width: int) -> Table:
+    """Milliseconds with half of their interval; target and verdict where the slo has one.
+
+    As many percentiles and intervals as `width` has room for.
+    """
+    for points, banded in LAYOUTS:
+        table = latencies(report, points, banded)
+        if measured(table) <= width:
+            break
+    return table
+
+
+def latencies(report: Report, points: Sequence[str], banded: Sequence[str]) -> Table:
+    """The table with these columns; `banded` are those that have their interval beside them."""
+    targets = {str(target.name): target for target in report.targets}
+    headings = ["ms"]
+    for point in points:
+        headings += [point, ""] if point in banded else [point]
+    if targets:
+        headings += ["target", f"at p{report.targets[0].percentile:g}"]
+    table = grid(*headings, left=(0, len(headings) - 1) if targets else (0,))
+    for name, label in LATENCIES:
+        cells: list[str | Text] = []
+        for point in points:
+            value, band = with_band(BY_KEY[f"{name}.{point}"].of(report))
+            cells += [value, Text(band, style="dim")] if point in banded else [value]
+        if name in targets:
+            cells += target_cells(targets[name])
+        table.add_row(label, *cells)
+    return table
+
+
+def measured(table: Table) -> int:
+    """Columns that it needs, so that nothing is cut."""
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def target_cells(target: Target) -> list[str | Text]:
+    said = of_target(target)
+    return [f"{1000 * target.target_s:,g}", Text(said, style=TARGET_STYLES[said])]
+
+
+def metric_table(report: Report, *sections: Section) -> Table:
+    """A number a row with its interval, of those that the report has."""
+    table = grid("", "", "", "", left=(0, 3))
+    for metric in METRICS:
+        if metric.section in sections and worth_a_row(metric, report):
+            value, band = with_band(metric.of(report))
+            table.add_row(metric.label, value, Text(band, style="dim"), metric.unit)
+    return table
+
+
+def worth_a_row(metric: Metric, report: Report) -> bool:
+    """Growth and fairness are told where the system is full: else each gets what it asks for."""
+    found = metric.of(report)
+    if found is None:
+        return False
+    if metric.key in ("queue_growth_per_s", "fairness"):
+        return report.saturated
+    return metric.key != "padding_share" or found.value > 0
+
+
+def misses_line(report: Report) -> str:
+    """Why prompt tokens were not in the cache; empty where nothing says so."""
+    found = [(why, part) for why, part in report.misses.items() if part > 0]
+    found.sort(key=lambda pair: -pair[1])
+    said = [f"{number(100 * part)} % {why.replace('_', ' ')}" for why, part in found]
+    return f"not found: {', '.join(said)}" if said else ""
+
+
+def tenants_table(report: Report) -> Table:
+    headings = ("tenant", "weight", "requests", "output/s", "tokens/s", "TTFT p95 ms")
+    table = grid(*headings)
+    for tenant in report.tenants:
+        table.add_row(
+            tenant.name or "(none)",
+            f"{tenant.weight:g}",
+            f"{tenant.requests:,}",
+            number(tenant.output_tokens_per_s),
+            number(tenant.served_per_s),
+            number(1000 * tenant.p95_ttft_s),
+        )
+    return table
+
+
+def curves_table(series: Series, width: int) -> Table:
+    """The first seed from left to right, each curve from 0 to its peak."""
+    rows = [(label, form, scale, getattr(series, name)) for name, label, form, scale in CURVES]
+    peaks = [peak(form, scale, values) for _, form, scale, values in rows]
+    labels = max(len(label) for label, *_ in rows)
+    room = min(LONGEST_CURVE, width - labels - max(map(len, peaks)) - 4)
+    table = grid("", "", "", left=(0, 1))
+    for (label, _, _, values), most in zip(rows, peaks, strict=True):
+        line = Text(sparkline(values, max(1, room)), style="cyan")
+        table.add_row(label, line, Text(most, style="dim"))
+    return table
+
+
+def peak(form: str, scale: float, values: Sequence[float]) -> str:
+    known = [value for value in values if value == value]
+    return f"peak {form.format(scale * max(known))}" if known else NONE

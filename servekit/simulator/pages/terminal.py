@@ -1,0 +1,104 @@
+"""`servekit simulate`: the page of one simulated deployment, verdict first."""
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from servekit.config.schema import Config
+from servekit.simulator.pages.metrics import number
+from servekit.simulator.pages.tables import (
+    curves_table,
+    latency_table,
+    metric_table,
+    misses_line,
+    tenants_table,
+)
+from servekit.simulator.pages.verdict import HEADLINES, STYLES, advice, ends, verdict
+from servekit.simulator.record import Report
+
+INDENT = 2
+
+
+def show(report: Report, config: Config) -> None:
+    out = console()
+    out.print(render(report, config, out.width))
+
+
+def console() -> Console:
+    return Console(highlight=False)
+
+
+def render(report: Report, config: Config, width: int) -> RenderableType:
+    """Verdict, latency, rates, batch, cache, tenants, time, advice; good from 80 columns."""
+    parts: list[RenderableType] = [headline(report, config)]
+    parts += section(traffic(config, report), latency_table(report, width - INDENT))
+    parts += section("Throughput", metric_table(report, "rate"), Text(ends(report)))
+    parts += section("Batch and preemption", metric_table(report, "batch"))
+    parts += section("Cache", metric_table(report, "cache"))
+    if why := misses_line(report):
+        parts.append(indent(Text(why)))
+    if len(report.tenants) > 1:
+        parts += section("Tenants", tenants_table(report))
+    if report.series.at:
+        title = f"The first seed over {number(report.series.at[-1])} s"
+        parts += section(title, curves_table(report.series, width - INDENT))
+    if said := advice(report, config):
+        parts += section("What to try", bullets(said))
+    return Group(*parts)
+
+
+def headline(report: Report, config: Config) -> RenderableType:
+    found = verdict(report)
+    word = HEADLINES[found.word]
+    first = Text.assemble((word, f"bold {STYLES[found.word]}"), f"  {found.why}")
+    return Group(first, Text(subject(report, config), style="dim"), Text(effort(report), "dim"))
+
+
+def subject(report: Report, config: Config) -> str:
+    """What is simulated: name, model, devices, scheduler."""
+    rule = config.scheduler
+    return (
+        f"{report.name}: {config.model.name} on {config.parallelism.devices} x "
+        f"{config.hardware.name}, {rule.policy} batching in order {rule.order}, "
+        f"{rule.max_num_seqs:,} seats"
+    )
+
+
+def effort(report: Report) -> str:
+    seeds = len(report.seeds)
+    each = f"{seeds} seeds of {report.requests:,} requests" if seeds > 1 else ""
+    return (
+        f"simulated, not measured: {each or f'one seed of {report.requests:,} requests'}, "
+        f"{number(report.simulated_s)} s each, in {number(report.wall_s)} s; the first "
+        f"{number(report.warm_up_s)} s are left out; ± is half of a 95 % interval"
+        + (f"; step times: {report.times}" if report.times else "")
+    )
+
+
+def traffic(config: Config, report: Report) -> str:
+    """What comes, by its source."""
+    load = config.workload
+    rate = f"{number(report.offered_per_s.value)} requests/s"
+    if load.trace is not None:
+        return f"Latency of {load.trace}, {rate}"
+    lengths = f"{load.prompt_tokens:,} tokens in and {load.output_tokens:,} out, on average"
+    if load.arrivals == "closed":
+        return f"Latency with {load.concurrency:,} clients, {rate} of {lengths}"
+    bursts = f" in bursts of {load.burst_size:,}" if load.arrivals == "bursts" else ""
+    return f"Latency at {rate}{bursts} of {lengths}"
+
+
+def section(title: str, *bodies: RenderableType) -> list[RenderableType]:
+    return [Text(), Text(title, style="bold"), *(indent(body) for body in bodies)]
+
+
+def indent(body: RenderableType) -> Padding:
+    return Padding(body, (0, 0, 0, INDENT))
+
+
+def bullets(lines: list[str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for line in lines:
+        table.add_row(Text("+", style="cyan"), line)
+    return table

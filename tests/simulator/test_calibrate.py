@@ -1,0 +1,100 @@
+"""Step times read from a log: they come back as they were, and poor logs are refused by name."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from servekit.errors import ConfigError
+from servekit.simulator.calibrate import calibrate, non_negative
+
+TRUTH = (4e-3, 2e-4, 3e-8, 5e-5, 2e-9, 1e-3)
+
+
+def truth(decodes: float, context: float, prefill: list[tuple[int, int]]) -> float:
+    """Seconds of a step: a constant, decodes, their context, prompt tokens, pairs, prompts."""
+    new = sum(new for new, _ in prefill)
+    pairs = sum(new * (there + new / 2) for new, there in prefill)
+    row = (1, decodes, decodes * context, new, pairs, len(prefill))
+    return sum(a * b for a, b in zip(TRUTH, row, strict=True))
+
+
+def entry(chance: random.Random, *, noise: float, prompts: bool) -> dict[str, object]:
+    decodes, context = chance.randint(1, 64), chance.randint(50, 4000)
+    prefill = [
+        (chance.randint(16, 1024), chance.choice((0, 512)))
+        for _ in range(chance.randint(1, 2) if prompts else 0)
+    ]
+    seconds = truth(decodes, context, prefill) * chance.lognormvariate(0, noise)
+    return {"decodes": decodes, "context": context, "prefill": prefill, "seconds": seconds}
+
+
+def log(path: Path, *, noise: float = 0.0, count: int = 400, slow: int = 0) -> Path:
+    chance = random.Random(11)
+    entries = [entry(chance, noise=noise, prompts=number % 2 == 0) for number in range(count)]
+    for late in entries[:slow]:
+        late["seconds"] = 50.0
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+@pytest.mark.parametrize("slow", [0, 8], ids=["clean", "a slow start"])
+def test_step_times_come_back_from_a_log_of_them(tmp_path: Path, slow: int) -> None:
+    model = calibrate(log(tmp_path / "steps", slow=slow))
+    for decodes, context, prefill in ((8, 900, []), (40, 2000, [(700, 0)]), (1, 100, [(64, 512)])):
+        expected = truth(decodes, context, prefill)
+        assert model.seconds(decodes, context, prefill) == pytest.approx(expected, rel=0.02)
+
+
+def test_noise_is_told(tmp_path: Path) -> None:
+    model = calibrate(log(tmp_path / "steps", noise=0.1))
+    assert 0.04 < model.median_error < 0.1
+    assert model.p95_error > model.median_error
+    assert "measured in 400 steps" in str(model)
+
+
+def test_no_part_of_a_step_takes_less_than_no_time(tmp_path: Path) -> None:
+    model = calibrate(log(tmp_path / "steps", noise=0.5))
+    assert min(model.coefficients) >= 0
+    assert model.seconds(0, 0, []) == 0.0
+
+
+def test_least_squares_keeps_to_numbers_above_zero() -> None:
+    rows = [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]
+    assert non_negative(rows, [3.0, 5.0, 7.0], [1.0] * 3) == pytest.approx((1.0, 2.0))
+    constant, slope = non_negative(rows, [3.0, 2.0, 1.0], [1.0] * 3)
+    assert constant == pytest.approx(2.0)
+    assert slope == 0.0
+
+
+def test_a_log_that_ends_in_the_middle_of_a_line_is_read_up_to_it(tmp_path: Path) -> None:
+    path = log(tmp_path / "steps")
+    path.write_text(path.read_text() + '{"decodes": 3, "con')
+    assert calibrate(path).steps == 400
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: lines[:20], "at least 50 steps are needed, it has 20"),
+        (lambda lines: lines[1::2] * 2, "steps with prompts are needed, it has 0"),
+        (lambda lines: lines[::2] * 2, "decodes alone are needed, it has 0"),
+        (
+            lambda lines: lines[::2] + [lines[1]] * 60,
+            "3 different numbers of decodes are needed, it has 1",
+        ),
+        (lambda lines: ["{}", *lines], "line 1 is not a step"),
+        (lambda lines: [lines[0].replace('"seconds": ', '"seconds": -'), *lines], "line 1"),
+    ],
+)
+def test_a_log_that_says_too_little_is_refused(tmp_path: Path, change, said: str) -> None:
+    path = log(tmp_path / "steps")
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+    with pytest.raises(ConfigError, match=said):
+        calibrate(path)
+
+
+def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        calibrate(tmp_path / "none")

@@ -1,0 +1,139 @@
+"""Reports and comparisons of whole runs."""
+
+import math
+from dataclasses import fields
+
+import pytest
+
+from servekit.config.compose import load
+from servekit.config.schema import Config
+from servekit.simulator.compare import COMPARED, compare
+from servekit.simulator.measure import is_good, measure, window
+from servekit.simulator.record import Comparison, Report
+from servekit.simulator.report import report
+from servekit.simulator.run import simulate
+
+
+def configured(*words: str) -> Config:
+    return load(["+recipe=chat_llama8b", *words], None).config
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    few = ("scheduler.max_num_seqs=8", "scheduler.max_num_waiting=100000")
+    options = [(name, configured(f"scheduler={name}", *few)) for name in ("static", "continuous")]
+    return compare("scheduler", options, requests=300, seeds=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def light() -> Report:
+    runs = [simulate(configured(), requests=250, seed=seed) for seed in (1, 2)]
+    return report("light", runs)
+
+
+def test_both_options_meet_the_same_requests(compared: Comparison) -> None:
+    static, continuous = compared.runs
+    asked = [[(r.at, r.prompt_tokens, r.asked_tokens) for r in run.served] for run in compared.runs]
+    assert asked[0] == asked[1]
+    assert static.served != continuous.served
+
+
+def test_static_batching_leaves_seats_empty_while_others_wait(compared: Comparison) -> None:
+    static, continuous = compared.reports
+    assert static.idle_seat_share.value > 0.3
+    assert continuous.idle_seat_share.value < 0.05
+    gain = {d.key: d for d in compared.differences[1]}["output_tokens_per_s"]
+    assert gain.is_clear
+    assert gain.relative > 0.3
+    assert gain.estimate.low < gain.estimate.value < gain.estimate.high
+
+
+def test_the_first_differs_from_nothing_and_the_others_in_every_number(
+    compared: Comparison,
+) -> None:
+    assert compared.differences[0] == ()
+    assert tuple(d.key for d in compared.differences[1]) == COMPARED
+
+
+def test_an_option_does_not_differ_from_itself() -> None:
+    config = configured()
+    same = compare("name", [("a", config), ("b", config)], requests=80, seeds=(1,))
+    assert not any(d.is_clear for d in same.differences[1])
+    assert all(
+        d.estimate.value in (0.0,) or math.isnan(d.estimate.value) for d in same.differences[1]
+    )
+
+
+def test_more_than_can_be_served_is_called_saturated(compared: Comparison, light: Report) -> None:
+    static, _ = compared.reports
+    assert static.saturated
+    assert static.queue_growth_per_s.low > 0
+    assert static.served_per_s.value < 0.8 * static.offered_per_s.value
+    assert not light.saturated
+
+
+def test_a_system_that_refuses_is_saturated_though_its_queue_does_not_grow() -> None:
+    words = ("scheduler.max_num_seqs=2", "scheduler.max_num_waiting=4")
+    full = report("full", [simulate(configured(*words), requests=200, seed=1)])
+    assert full.saturated
+    assert full.refused["queue_full"] == full.counts["refused"] > 0
+    assert full.goodput_share.value < 1 - full.counts["refused"] / 250
+
+
+def test_rates_and_levels_agree_with_each_other(light: Report) -> None:
+    """Little's law: as many run as come a second, times the seconds that each of them runs."""
+    inside = light.e2e.mean.value - light.queue.mean.value
+    assert light.running.value == pytest.approx(light.offered_per_s.value * inside, rel=0.15)
+    steps = light.busy_share.value / light.step_s.value
+    made = light.batch_decodes.value * steps
+    assert made < light.output_tokens_per_s.value < 1.1 * made
+    assert light.ttft.p50.value < light.ttft.p95.value < light.ttft.p99.value
+    assert light.ttft.p50.low < light.ttft.p50.value < light.ttft.p50.high
+
+
+def test_targets_are_those_of_the_slo_and_goodput_keeps_to_them() -> None:
+    runs = [simulate(configured("slo.ttft_ms=35"), requests=200, seed=1)]
+    strict = report("strict", runs)
+    assert [(t.name, t.target_s, t.percentile) for t in strict.targets] == [
+        ("ttft", 0.035, 95.0),
+        ("tpot", 0.05, 95.0),
+    ]
+    assert strict.targets[0].value.value > 0.035
+    seen = measure(runs[0])
+    late = [one for one in seen.counted if one.ttft_s is not None and one.ttft_s > 0.035]
+    assert late
+    assert not any(is_good(one, runs[0].config.slo) for one in late)
+    assert strict.goodput_share.value == pytest.approx(1 - len(late) / len(seen.counted))
+
+
+def test_the_start_is_left_out_until_the_system_has_filled() -> None:
+    """Answers of 600 tokens: it takes as long as one of them until as many run as ever will."""
+    words = ("workload.output_tokens=600", "workload.output_cv=0", "workload.prompt_tokens=100")
+    run = simulate(configured(*words), requests=600, seed=1)
+    start, end = window(run)
+    answer = sum(one.e2e_s for one in run.served) / len(run.served)
+    assert 0.4 * answer < start < 0.5 * end
+    assert end == run.served[-1].at
+
+
+def test_requests_that_all_come_at_once_have_no_warm_up() -> None:
+    words = ("workload.arrivals=closed", "workload.concurrency=50")
+    run = simulate(configured(*words), requests=50, seed=1)
+    assert {one.at for one in run.served} == {0.0}
+    assert window(run) == (0.0, run.seconds)
+
+
+def test_a_tenant_that_gets_more_than_its_weight_shows() -> None:
+    words = ("workload.tenants={a: 3, b: 1}", "scheduler.tenant_weights={a: 1, b: 1}")
+    shared = report("shared", [simulate(configured(*words), requests=300, seed=s) for s in (1, 2)])
+    assert [tenant.name for tenant in shared.tenants] == ["a", "b"]
+    assert shared.fairness is not None
+    assert 2 < shared.fairness.value < 4.5
+
+
+def test_curves_cover_the_whole_run(light: Report) -> None:
+    series = light.series
+    lengths = {len(getattr(series, field.name)) for field in fields(series)}
+    assert lengths == {120}
+    assert max(series.running) > 0
+    assert all(0 <= share <= 1 for share in series.kv_share)

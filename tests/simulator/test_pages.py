@@ -1,0 +1,328 @@
+"""The pages of a simulation: verdict first, nothing cut at 80 columns, JSON that is strict."""
+
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from servekit.config.compose import load
+from servekit.config.schema import Config
+from servekit.simulator.pages import compare_page, terminal
+from servekit.simulator.pages.metrics import METRICS, number, with_band
+from servekit.simulator.pages.reasons import best, reasons
+from servekit.simulator.pages.report_json import comparison_json, report_json
+from servekit.simulator.pages.sparkline import LEVELS, sparkline
+from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdict
+from servekit.simulator.record import Comparison, Difference, Estimate, Report, Target, Tenant
+from tests.simulator.reports import PLAIN, about, comparison, latency, report
+
+DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
+NOTHING = Estimate(math.nan, math.nan, math.nan)
+LATE = (Target("ttft", 1.0, 95.0, about(12.0)), Target("tpot", 0.05, 95.0, about(0.03)))
+CLOSE = (Target("ttft", 1.0, 95.0, about(1.01)),)
+COUNTS = {"finished": 5000, "refused": 900, "left": 100, "unfinished": 0}
+
+REPORTS: dict[str, Report] = {
+    "meets": PLAIN,
+    "served": report(targets=()),
+    "unsure": report(targets=CLOSE),
+    "misses": report(targets=LATE),
+    "sheds": report(counts=COUNTS, refused={"slo_unattainable": 900}, retry_after_s=12.3),
+    "saturated": report(saturated=True, queue_growth_per_s=about(5.3), targets=LATE),
+    "nothing": report(
+        counts={"finished": 0, "refused": 10, "left": 0, "unfinished": 0},
+        **{f"{name}_share": NOTHING for name in ("goodput", "attained", "hit", "kv_mean")},
+        **{name: latency(math.nan) for name in ("ttft", "tpot", "itl", "e2e", "queue")},
+        targets=(Target("ttft", 1.0, 95.0, NOTHING),),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return load(["+recipe=chat_llama8b"]).config
+
+
+def lines(page: RenderableType, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO(), highlight=False)
+    console.print(page)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("name", REPORTS)
+def test_no_line_is_too_long_and_no_cell_is_cut(name: str, width: int, config: Config) -> None:
+    shown = lines(terminal.render(REPORTS[name], config, width), width)
+    assert max(map(len, shown)) <= width
+    assert "…" not in "\n".join(shown)
+    assert "nan" not in "\n".join(shown)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_verdict_is_the_first_word_of_the_page(name: str, config: Config) -> None:
+    first = lines(terminal.render(REPORTS[name], config, 140), 140)[0]
+    assert first.startswith(f"{HEADLINES[name]}  {verdict(REPORTS[name]).why[:40]}")
+
+
+def test_times_of_minutes_still_fit_80_columns_without_a_cell_cut(config: Config) -> None:
+    slow = report(**{name: latency(876.5) for name in ("ttft", "tpot", "itl", "e2e", "queue")})
+    shown = lines(terminal.render(slow, config, 80), 80)
+    row = next(line for line in shown if "time to first token  " in line)
+    assert "876,500" in row
+    assert "…" not in "\n".join(shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (Estimate(0.9, 0.85, 0.99), "meets"),
+        (Estimate(1.2, 1.01, 1.3), "misses"),
+        (Estimate(0.9, 0.8, 1.1), "unsure"),
+        (Estimate(0.9, math.nan, math.nan), "meets"),
+        (NOTHING, "misses"),
+    ],
+)
+def test_a_target_is_met_when_the_whole_interval_is_within(value: Estimate, said: str) -> None:
+    assert of_target(Target("ttft", 1.0, 95.0, value)) == said
+
+
+def test_a_growing_queue_is_the_verdict_even_where_targets_are_still_met() -> None:
+    growing = report(saturated=True, queue_growth_per_s=about(0.5))
+    assert verdict(growing).word == "saturated"
+    assert "the queue grows by 0.50 a second" in verdict(growing).why
+
+
+def test_a_full_system_that_refuses_and_keeps_its_promise_is_not_called_saturated() -> None:
+    shedding = report(saturated=True, counts=COUNTS)
+    assert verdict(shedding).word == "sheds"
+    assert verdict(shedding).why == "15.0 % of requests are refused; the others meet the targets"
+    near = report(saturated=True, counts=COUNTS, targets=CLOSE)
+    assert verdict(near).why.endswith("whether the others meet the targets is not sure")
+    late = report(saturated=True, counts=COUNTS, targets=LATE)
+    assert verdict(late).why.endswith("and 15.0 % are refused")
+
+
+def test_static_batching_that_saturates_is_told_of_its_empty_seats() -> None:
+    static = load(["+recipe=chat_llama8b", "scheduler=static"]).config
+    said = advice(report(saturated=True, idle_seat_share=about(0.6)), static)
+    assert said[0].startswith("60.0 % of seats are empty while others wait")
+    assert "scheduler=continuous" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"running": about(1020.0)}, "scheduler.max_num_seqs=2048"),
+        ({"kv_mean_share": about(0.97)}, "kv.dtype=fp8"),
+        ({"kv_max_share": 1.0}, "kv.dtype=fp8"),
+        ({}, "parallelism.data=2"),
+    ],
+)
+def test_the_advice_to_a_saturated_system_is_about_what_is_short(
+    changes: dict[str, Any], words: str, config: Config
+) -> None:
+    said = advice(report(saturated=True, **changes), config)
+    assert words in said[0]
+    assert said[1].startswith("slo.admission=enforce")
+
+
+def test_advice_names_words_that_compose(config: Config) -> None:
+    """Every key=value in an advice is one that the configuration takes."""
+    bad = report(
+        saturated=True, preempted_share=about(0.05), running=about(1020.0),
+        targets=(LATE[0], replaced_tpot()),
+    )  # fmt: skip
+    greedy = load(["+recipe=chat_llama8b", "scheduler.reserve=greedy"]).config
+    said = [*advice(bad, config), *advice(bad, greedy), *advice(report(targets=LATE), config)]
+    words = {word.rstrip(",:;") for line in said for word in re.findall(r"[\w.]+=\S+", line)}
+    assert len(words) >= 4
+    for word in words:
+        load(["+recipe=chat_llama8b", word])
+
+
+def replaced_tpot() -> Target:
+    return LATE[1]._replace(value=about(0.2))
+
+
+def test_requests_that_were_shortened_are_told(config: Config) -> None:
+    shown = "\n".join(lines(terminal.render(report(cut=17), config, 140), 140))
+    assert "17 were longer than model.max_model_len and were cut to it" in shown
+    assert "cut" not in "\n".join(lines(terminal.render(PLAIN, config, 140), 140))
+
+
+def test_nothing_is_advised_to_what_is_well(config: Config) -> None:
+    assert advice(PLAIN, config) == []
+    assert "What to try" not in "\n".join(lines(terminal.render(PLAIN, config, 100), 100))
+
+
+def test_tenants_have_a_table_where_there_are_several(config: Config) -> None:
+    pair = tuple(Tenant(name, 1.0, 800.0, 9000.0, 0.2, 3000) for name in ("alice", ""))
+    shown = "\n".join(lines(terminal.render(report(tenants=pair), config, 80), 80))
+    assert "alice" in shown
+    full = report(tenants=pair, saturated=True, fairness=about(1.2))
+    assert "most over least served" in "\n".join(lines(terminal.render(full, config, 80), 80))
+    assert "most over least served" not in shown
+    assert "(none)" in shown
+    assert "Tenants" not in "\n".join(lines(terminal.render(PLAIN, config, 80), 80))
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=300), st.integers(1, 120))
+def test_a_sparkline_has_room_and_its_peak_is_the_highest_block(
+    values: list[float], width: int
+) -> None:
+    drawn = sparkline(values, width)
+    assert len(drawn) == min(width, len(values))
+    assert set(drawn) <= set(LEVELS)
+    if len(values) <= width and max(values, default=0) > 0:
+        assert drawn[values.index(max(values))] == LEVELS[-1]
+
+
+def test_a_sparkline_leaves_a_gap_where_there_is_no_number() -> None:
+    assert sparkline([1.0, math.nan, 1.0], 3) == "▇ ▇"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12))
+def test_a_number_is_never_written_as_a_power_and_keeps_three_digits(value: float) -> None:
+    text = number(value)
+    assert "e" not in text
+    read = float(text.replace(",", ""))
+    assert read == pytest.approx(value, rel=0.006, abs=0.006)
+
+
+def test_an_interval_has_as_many_digits_as_its_number() -> None:
+    assert with_band(Estimate(10.9, 10.36, 11.44)) == ("10.9", "±0.5")
+    assert with_band(Estimate(10.9, math.nan, math.nan)) == ("10.9", "")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_comparison_fits_and_says_why_static_gives_less(width: int, config: Config) -> None:
+    shown = lines(compare_page.render(comparison(config), config, width), width)
+    text = "\n".join(shown)
+    assert max(map(len, shown)) <= width
+    assert "…" not in text
+    assert "continuous gives 2.50 times the output of static" in " ".join(text.split())
+    assert (
+        "static leaves 60.0 % of its seats empty while others wait for its batch to end"
+        in " ".join(text.split())
+    )
+
+
+def test_what_is_clearly_best_is_marked_and_what_is_alike_is_not(config: Config) -> None:
+    shown = lines(compare_page.render(comparison(config), config, 140), 140)
+    output = next(line for line in shown if line.strip().startswith("output "))
+    running = next(line for line in shown if "requests running" in line)
+    assert re.search(r"★\s1,000\s+\+150\s±17\s%", output)
+    assert "★" not in running
+    assert "≈" in running
+
+
+def many(config: Config, count: int) -> Comparison:
+    both = comparison(config)
+    return replace(
+        both,
+        names=tuple(f"of_{place}" for place in range(count)),
+        reports=tuple(both.reports[place > 0] for place in range(count)),
+        differences=tuple(both.differences[place > 0] for place in range(count)),
+        runs=tuple(both.runs[place > 0] for place in range(count)),
+    )
+
+
+def test_more_options_than_there_is_room_for_are_in_several_tables(config: Config) -> None:
+    shown = lines(compare_page.render(many(config, 7), config, 80), 80)
+    heads = [line.split() for line in shown if re.fullmatch(r"( +of_\d)+", line)]
+    assert len(heads) > 1
+    assert all(names[0] == "of_0" for names in heads)
+    assert "…" not in "\n".join(shown)
+    assert {name for names in heads for name in names} == {f"of_{place}" for place in range(7)}
+
+
+def test_a_long_name_is_folded_and_its_numbers_are_whole(config: Config) -> None:
+    long = replace(many(config, 2), names=("a_name_of_forty_letters_" + "x" * 16, "y" * 40))
+    shown = "\n".join(lines(compare_page.render(long, config, 80), 80))
+    assert "…" not in shown
+    assert "★\N{NO-BREAK SPACE}1,000" in shown
+
+
+def test_the_best_is_clear_of_every_other_and_not_only_of_the_first(config: Config) -> None:
+    both = many(config, 3)
+    gains = {"of_1": (5.0, 4.0, 6.0), "of_2": (9.0, 7.0, 11.0)}
+
+    def with_gains(key: str, of: dict[str, tuple[float, float, float]]) -> Comparison:
+        found = tuple(
+            (Difference(key, Estimate(*gain), 0.1, is_clear=True),) for gain in of.values()
+        )
+        return replace(both, differences=((), *found))
+
+    clear = with_gains("goodput_per_s", gains)
+    assert best(clear, "goodput_per_s", "higher") == "of_2"
+    assert best(clear, "goodput_per_s", "lower") == "of_0"
+    assert best(clear, "goodput_per_s", "neither") is None
+    assert best(clear, "served_per_s", "higher") is None
+    near = with_gains("goodput_per_s", {**gains, "of_2": (7.0, 5.5, 8.5)})
+    assert best(near, "goodput_per_s", "higher") is None
+    unknown = with_gains("goodput_per_s", {**gains, "of_2": (9.0, math.nan, math.nan)})
+    assert best(unknown, "goodput_per_s", "higher") is None
+
+
+def test_empty_seats_are_no_reason_where_batching_is_continuous(config: Config) -> None:
+    """With a thousand seats most are empty while prompts wait for time."""
+    both = comparison(config)
+    continuous = replace(both, runs=(both.runs[1], both.runs[1]))
+    assert not [said for said in reasons(continuous) if "empty" in said]
+
+
+def test_options_that_all_keep_up_are_said_to_need_more_load(config: Config) -> None:
+    both = comparison(config)
+    alike = replace(both, reports=(PLAIN, PLAIN))
+    (said,) = reasons(alike)
+    assert "all keep up" in said
+    assert "workload.request_rate" in said
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_json_is_strict_and_agrees_with_the_page(name: str, config: Config) -> None:
+    found = json.loads(json.dumps(report_json(REPORTS[name], config), allow_nan=False))
+    assert found["verdict"] == name
+    assert sum(found["requests"][end] for end in COUNTS) == sum(REPORTS[name].counts.values())
+    if name != "nothing":
+        assert found["latency"]["ttft_ms"]["p95"]["value"] == pytest.approx(93.0)
+
+
+def test_json_of_a_comparison_has_each_report_and_what_differs(config: Config) -> None:
+    found = json.loads(json.dumps(comparison_json(comparison(config), config), allow_nan=False))
+    first, second = found["options"]
+    assert (first["name"], first["differences"]) == ("static", {})
+    change = second["differences"]["ttft.p95"]
+    assert change["unit"] == "ms"
+    assert change["difference"]["value"] == pytest.approx(93.0 - 2700.0)
+    assert found["best"]["output_tokens_per_s"] == "continuous"
+
+
+def keys(value: Any) -> set[str]:
+    """All names of an object and of those inside, but for names that are data."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    data = {"miss_shares", "refused_by_code", "differences", "best"}
+    inner = [keys(part) for name, part in value.items() if name not in data]
+    return set(value).union(*inner)
+
+
+def test_every_key_of_the_json_is_documented(config: Config) -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    everything = report(tenants=(Tenant("a", 1.0, 1.0, 1.0, 1.0, 1),))
+    found = keys(report_json(everything, config)) | keys(
+        comparison_json(comparison(config), config)
+    )
+    missing = {name for name in found if f"`{name}`" not in text and f"`{name}[]`" not in text}
+    assert not missing
+    assert {m.key for m in METRICS if f"`{m.key}`" not in text and "." not in m.key} == set()
