@@ -3,7 +3,7 @@
     python -m benchmarks.scheduler_step [--vllm-python PATH] [--pairs 3]
 
 Some requests decode, 10,000 wait. Decode-only: every seat is taken. Mixed: one more seat is free,
-and each step has a chunk of a waiting prompt of 2,048 tokens beside the decodes. Blocks of 16,
+and each step has 512 tokens of waiting prompts of 2,048 beside the decodes. Blocks of 16,
 prefix caching, an end token. Seconds are CPU time of the thread, so that neighbours count less.
 
 `--vllm-python` names an interpreter that can import vLLM; its V1 scheduler is then given the same
@@ -33,13 +33,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def load_of(running: int, kind: str) -> dict[str, int]:
     mixed = kind == "mixed"
-    blocks_each = (PROMPT + 2 * STEPS) // BLOCK + 40
+    answer = 2 * STEPS + 200 + (running if mixed else 0)
+    blocks_each = (PROMPT + answer) // BLOCK + 3
     return {
         "seats": running + mixed,
         "budget": running + CHUNK if mixed else 8192,
         "block": BLOCK,
         "blocks": running * blocks_each + 2000,
         "steps": STEPS,
+        "answer": answer,
     }
 
 
@@ -48,12 +50,11 @@ def prompts_of(running: int, load: dict[str, int]) -> list[tuple[list[int], int]
     steps; prompts of those that decode share nothing.
     """
     random = Random(1)
-    most = PROMPT + 1000
-    first = [
-        ([random.randrange(1000, 30000) for _ in range(PROMPT + random.randrange(BLOCK))], most)
-        for _ in range(running)
-    ]
-    return first + [([1000 + id, *range(3000, 3000 + LONG - 1)], 1) for id in range(WAITING)]
+    sizes = [PROMPT + random.randrange(BLOCK) for _ in range(running)]
+    decoding = [[random.randrange(1000, 30000) for _ in range(size)] for size in sizes]
+    waiting = [[1000 + id, *range(3000, 2999 + LONG)] for id in range(200)]
+    waiting += [[1000 + id, *range(3000, 3063)] for id in range(200, WAITING)]
+    return [(prompt, load["answer"]) for prompt in decoding] + [(p, 1) for p in waiting]
 
 
 def ours(running: int, kind: str) -> list[float]:
@@ -104,7 +105,8 @@ def measured(python: str, module: str, running: int, kind: str) -> float:
     child = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     if child.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{child.stderr[-2000:]}")
-    return statistics.mean(json.loads(child.stdout.splitlines()[-1]))
+    times: list[float] = json.loads(child.stdout.splitlines()[-1])
+    return statistics.mean(times)
 
 
 def main() -> None:

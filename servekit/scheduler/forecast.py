@@ -72,6 +72,8 @@ class Forecast:
         self.prompt_tokens = 0.0
         """Of a prompt, on average, as far as they are not cached."""
         self._view: View | None = None
+        self._looked: View | None = None
+        """The one of those who only want to know."""
 
     @property
     def is_known(self) -> bool:
@@ -79,15 +81,23 @@ class Forecast:
 
     def ttft_s(self, request: Request, standing: Standing) -> float:
         """Seconds from now to its first token; uncorrected."""
+        self.lengths.refresh(standing.running)
         fresh = self._uncached(request, standing)
         self.prompt_tokens += (fresh - self.prompt_tokens) * (SMOOTH if self.prompt_tokens else 1.0)
         return self._ttft_s(request, fresh, standing)
 
     def typical(self, standing: Standing) -> float | None:
-        """Of a request like those that came, if one came now; None where nothing is known."""
+        """Of a request like those that came, if one came now; None where nothing is known.
+
+        To ask changes nothing of what is predicted for others.
+        """
         if not self.is_known:
             return None
-        return self.corrected(self._ttft_s(None, self.prompt_tokens, standing))
+        deciding, self._view = self._view, self._looked
+        try:
+            return self.corrected(self._ttft_s(None, self.prompt_tokens, standing))
+        finally:
+            self._looked, self._view = self._view, deciding
 
     def corrected(self, predicted_s: float) -> float:
         return predicted_s * exp(self.bias)
@@ -146,7 +156,6 @@ class Forecast:
         """At some times, how many seats were given back until then: by those that run, and by those
         that took theirs after them (a renewal process).
         """
-        self.lengths.refresh(running)
         some = running[:: -(-len(running) // SAMPLE)]
         weight = len(running) / len(some)
         known = [

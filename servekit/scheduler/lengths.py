@@ -23,7 +23,8 @@ MEMORY = 2000.0
 PARENT_WEIGHT = 10.0
 """As many answers of the class above does a class count, however many it has of its own."""
 ROOT_WEIGHT = 1.0
-"""One imagined answer that never ends: before anything is seen, all go on to max_tokens."""
+ENOUGH = 20.0
+"""Answers that came to a bucket, to learn from it about those beyond."""
 MAX_CLASSES = 2048
 
 
@@ -84,33 +85,47 @@ class LengthClass:
 
     @property
     def survival(self) -> Survival:
-        """Made anew when there is a sixteenth more to know."""
-        if self.made is None or self.news >= max(1.0, self.total / 16):
-            self.made = self._make()
-            self.news = 0.0
-        return self.made
+        """To ask changes nothing: it is made anew by what is learnt."""
+        if self.total == 0.0 and self.parent is not None:
+            return self.parent.survival
+        return self.made or self.make()
 
-    def _make(self) -> Survival:
+    def make(self) -> Survival:
         """In each bucket the share that ends there of those that come there; who was cut off in it
-        has been there for half of it. The class above counts as so many more who came.
+        has been there for half of it. The class above counts as so many more who came; where there
+        is none, one that ends as often as those did that came to the buckets before.
         """
-        if self.parent is None:
-            above, weight = [0.0] * BUCKETS, ROOT_WEIGHT
-        else:
-            above, weight = self.parent.survival.hazard, PARENT_WEIGHT
-        there = 0.0
-        hazard = [0.0] * BUCKETS
+        come, there = [0.0] * BUCKETS, 0.0
         for index in range(BUCKETS - 1, -1, -1):
             cut = self.cut[index] + self.running[index]
             there += self.ended[index] + cut
-            come = there - cut / 2 + weight
-            hazard[index] = (self.ended[index] + weight * above[index]) / come
+            come[index] = there - cut / 2
+        above = self.parent.survival.hazard if self.parent else carried(self.ended, come)
+        weight = PARENT_WEIGHT if self.parent else ROOT_WEIGHT
+        hazard = [
+            (ended + weight * more) / (came + weight)
+            for ended, came, more in zip(self.ended, come, above, strict=True)
+        ]
         alive, area = [1.0], [1.0]
         for index, share in enumerate(hazard):
             alive.append(max(1e-12, alive[-1] * (1.0 - share)))
             width = EDGES[index + 1] - EDGES[index]
             area.append(area[-1] + width * (alive[-2] + alive[-1]) / 2)
-        return Survival(hazard, alive, area)
+        self.made, self.news = Survival(hazard, alive, area), 0.0
+        return self.made
+
+
+def carried(ended: list[float], come: list[float]) -> list[float]:
+    """For each bucket, the share that ended in those before it: of the last octave, or so, that
+    enough came to. Beyond all that was seen lengths so have the tail of a power law, which falls
+    more slowly than those of real answers; before anything is seen, none ends.
+    """
+    shares, share = [], 0.0
+    for ends, came in zip(ended, come, strict=True):
+        shares.append(share)
+        if came > 0:
+            share += (min(1.0, ends / came) - share) / STEPS * came / (came + ENOUGH)
+    return shares
 
 
 Key = tuple[str | int, ...]
@@ -157,28 +172,39 @@ class OutputLengths:
         return self.class_of(request).survival.remaining(done, request.max_tokens)
 
     def finished(self, request: Request) -> None:
-        """It has ended, as `request.finish` says; to be called once."""
+        """It has ended, as `request.finish` says; to be called once.
+
+        A class is made anew when there is a sixteenth more to know.
+        """
         length = len(request.tokens) - len(request.prompt)
         if length < 1:
             return
         self.ends += 1
         bucket, ended = bucket_of(length), request.finish == "stop"
-        one: LengthClass | None = self.class_of(request)
-        while one is not None:
+        for one in self._line_of(request):
             one.add(bucket, ended)
-            one = one.parent
+            if one.news >= one.total / 16:
+                one.make()
 
     def refresh(self, running: Iterable[Request]) -> None:
         """Count in those that run; as often as that can make a difference."""
         if self.ends < self._refresh_at:
             return
         self._refresh_at = self.ends + max(1, min(500, self.ends // 4))
-        for one in (self.root, *self.classes.values()):
+        everyone = (self.root, *self.classes.values())
+        for one in everyone:
             one.running = [0.0] * BUCKETS
         for request in running:
             bucket = bucket_of(len(request.tokens) - len(request.prompt))
-            kind: LengthClass | None = self.class_of(request)
-            while kind is not None:
-                kind.running[bucket] += 1.0
-                kind.news += kind.total
-                kind = kind.parent
+            for one in self._line_of(request):
+                one.running[bucket] += 1.0
+        for one in everyone:
+            if one.total > 0 or one.parent is None:
+                one.make()
+
+    def _line_of(self, request: Request) -> list[LengthClass]:
+        """Its classes, the broadest first."""
+        line = [self.class_of(request)]
+        while line[-1].parent is not None:
+            line.append(line[-1].parent)
+        return line[::-1]

@@ -65,7 +65,8 @@ class Meter:
         self.seconds: float | None = None
         """Of the step as it is now, where somebody had to know."""
         self.full = False
-        self._limit: float | None = None
+        self.limit: float | None = None
+        """Seconds that it may take; None: nobody had to know yet."""
 
     def allow(self, start: int, missing: int) -> int:
         """Tokens that the next prompt may take, of which `start` are there and `missing` are not.
@@ -77,12 +78,12 @@ class Meter:
         if self.full or most <= 0:
             self.full = self.full or self.tokens <= 0
             return 0
-        if self._limit is None:
-            self._limit = self.pace.step_limit(self)
-        if self._limit == inf:
+        if self.limit is None:
+            self.limit = self.pace.step_limit(self)
+        if self.limit == inf:
             return most
         block = self.pace.block_size
-        found = self._fit(start, most, self._limit)
+        found = self._fit(start, most, self.limit)
         if found < most:
             found -= found % block if found >= block else 0
             if found < block:
@@ -95,9 +96,9 @@ class Meter:
         self.tokens -= tokens
         self.full = self.tokens <= 0
         self.seconds = None
-        if self._limit is not None and self._limit < inf and not self.full:
+        if self.limit is not None and self.limit < inf and not self.full:
             self.seconds = self._with(start, 0)
-            self.full = self.seconds > (1 - CLOSE) * self._limit
+            self.full = self.seconds > (1 - CLOSE) * self.limit
 
     def _with(self, start: int, tokens: int) -> float:
         """Seconds of the step with one more chunk."""
@@ -136,7 +137,7 @@ class Pace:
     """Makes a meter for each step, and learns from what steps really took."""
 
     def __init__(self, settings: Settings) -> None:
-        self.config = settings.scheduler
+        self.settings, self.config = settings, settings.scheduler
         self.block_size = settings.kv.block_size
         self.step_time: StepTime | None = settings.step_time
         self.decoding, self.mixed = Drift(), Drift()
@@ -144,7 +145,7 @@ class Pace:
         """Prompt tokens that the last step with prompts had room for."""
         self.step_s = 0.0
         """Of late, on average, as measured."""
-        self._rates: dict[tuple[int, ...], float] = {}
+        self._chunks: dict[tuple[int, int, int | None], tuple[int, float]] = {}
 
     def meter(
         self,
@@ -227,22 +228,28 @@ class Pace:
     def rate(self, decodes: int, context: float, limit: float) -> float:
         """Prompt tokens a second beside these decodes, in steps of at most so many seconds.
 
-        Remembered by the size of things: it changes slowly.
+        It changes slowly, so all are rounded (decodes to 8, the others to some percent) and what
+        comes of them is remembered; who asks first makes no difference.
         """
+        if self.step_time is None:
+            return inf
+        factor = self.mixed.factor
         key = (
-            decodes if decodes < 16 else decodes // 8 + 1000,
-            int(4 * log(context + 1)),
-            int(1000 * min(limit, 1000.0)),
-            round(20 * self.mixed.log),
+            decodes if decodes < 16 else decodes // 8 * 8 + 4,
+            round(4 * log(context + 1)),
+            round(50 * log(limit / factor)) if decodes and limit < inf else None,
         )
-        if key not in self._rates:
-            if len(self._rates) > 1000:
-                self._rates.clear()
-            self._rates[key] = self._rate(decodes, context, limit)
-        return self._rates[key]
+        if key not in self._chunks:
+            if len(self._chunks) > 1000:
+                self._chunks.clear()
+            self._chunks[key] = self._chunk(*key)
+        tokens, seconds = self._chunks[key]
+        return tokens / (factor * seconds)
 
-    def _rate(self, decodes: int, context: float, limit: float) -> float:
-        meter = self.meter(0.0, decodes, context)
-        meter._limit = limit if decodes else inf
-        tokens = meter.allow(0, meter.tokens)
-        return tokens / self.seconds(decodes, context, [(tokens, 0)])
+    def _chunk(self, decodes: int, context: int, limit: int | None) -> tuple[int, float]:
+        """Tokens and seconds of a step, as an uncorrected model has it; both rounded logarithms."""
+        plain = Pace(self.settings)
+        meter = plain.meter(0.0, decodes, exp(context / 4))
+        meter.limit = inf if limit is None else exp(limit / 50)
+        tokens = max(1, meter.allow(0, meter.tokens))
+        return tokens, plain.seconds(decodes, meter.context, [(tokens, 0)])

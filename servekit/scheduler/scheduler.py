@@ -118,23 +118,25 @@ class Scheduler:
         """Only those are looked at that need a block, have guesses, or are not in lock step."""
         seats, shortage = self.seats, self.shortage
         asking = shortage.extend(seats.decoding.crossing())
-        asking += seats.decoding.drafting.difference(asking)
+        if seats.decoding.drafting:
+            asking += seats.decoding.drafting.difference(asking)
         for request in seats.loose:
             missing = request.wanted - request.computed
             if missing == 1:
                 asking.append(request)
             elif missing:
                 step.prefilling.append(request)
-        if len(asking) > 1:
+        if asking:
             asking.sort(key=self.line.rank)
-        self._ask(asking, step)
+            self._ask(asking, step)
         if shortage.settle(step):
             self._ask(asking, step)
-        step.prefilling = [
-            request
-            for request in step.prefilling
-            if request.state is State.RUNNING and request not in shortage.giving
-        ]
+        if step.short or shortage.giving:
+            step.prefilling = [
+                request
+                for request in step.prefilling
+                if request.state is State.RUNNING and request not in shortage.giving
+            ]
 
     def _ask(self, asking: list[Request], step: Step) -> None:
         """Whoever has a block for its next token gets a row, or comes to be in lock step."""

@@ -33,7 +33,7 @@ class Step:
     rows: list[Row] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     prefilling: list[Request] = field(default_factory=list)
-    """Those with a seat that lack more than one token, by rank."""
+    """Those with a seat that lack more than one token."""
     guesses: int = 0
     short: bool = False
     """A running request asked for a block and there was none."""

@@ -36,7 +36,7 @@ def test_a_word_beats_a_recipe_beats_a_group(monkeypatch: pytest.MonkeyPatch) ->
     assert origin.replaced is not None
     assert origin.replaced.where == "recipes/chat_smollm2.yaml:10"
     assert origin.replaced.replaced is not None
-    assert origin.replaced.replaced.where == "conf/scheduler/continuous.yaml:3"
+    assert origin.replaced.replaced.where == "conf/scheduler/continuous.yaml:6"
     assert [origin.value, origin.replaced.value, origin.replaced.replaced.value] == [7, 64, "auto"]
 
 

@@ -26,7 +26,7 @@ def test_a_key_has_value_meaning_unit_limits_and_history(
         "  unit      requests\n"
         '  allowed   a whole number, at least 1, or "auto"\n'
         "  origin    from recipes/chat_smollm2.yaml:10\n"
-        "  replaced  auto from conf/scheduler/continuous.yaml:3\n"
+        "  replaced  auto from conf/scheduler/continuous.yaml:6\n"
     )
 
 
@@ -62,7 +62,8 @@ def test_json_of_a_key_is_an_object_and_of_a_group_a_list(
     assert entry["origin"] == {"kind": "file", "where": "recipes/chat_smollm2.yaml:11"}
     assert entry["replaced"] == [{"value": None, "kind": "file", "where": "conf/kv/paged.yaml:5"}]
     main(["telemetry"], None, True)
-    assert [entry["key"] for entry in json.loads(capsys.readouterr().out)] == ["telemetry.exporter"]
+    keys = [entry["key"] for entry in json.loads(capsys.readouterr().out)]
+    assert keys == ["telemetry.exporter", "telemetry.step_log"]
 
 
 def test_without_a_key_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

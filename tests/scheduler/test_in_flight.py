@@ -157,3 +157,50 @@ def test_nobody_gives_way_for_drafts():
     first.drafts = alone(first)[1:7]
     _, rows = planned(scheduler)
     assert rows == [(1, 3, 1, True), (2, 5, 1, True)]
+
+
+def test_what_a_batch_holds_is_not_changed_by_what_happens_after_it():
+    scheduler, executor = make_scheduler(), FakeExecutor(4)
+    for id in (1, 2, 3):
+        scheduler.add(request(id, max_tokens=9))
+    step(scheduler, executor)
+    batch = scheduler.plan(0.0)
+    assert batch is not None
+    ids, starts, tokens, tables = (list(column) for column in batch.decodes)
+    scheduler.abort(2)
+    scheduler.add(request(4))
+    scheduler.plan(0.0)
+    assert tuple(batch.decodes) == (ids, starts, tokens, tables)
+    gains = scheduler.commit(batch, executor.run(batch), 0.0)
+    assert gains.ids == [1, 3]
+
+
+def test_requests_in_lock_step_share_their_columns_from_batch_to_batch():
+    scheduler, executor = make_scheduler(block_size=16), FakeExecutor(16)
+    for id in (1, 2):
+        scheduler.add(request(id, max_tokens=9))
+    step(scheduler, executor)
+    batches = []
+    for _ in range(2):
+        batch, _ = planned(scheduler)
+        scheduler.commit(batch, executor.run(batch), 0.0)
+        batches.append(batch)
+    assert batches[0].decodes.ids is batches[1].decodes.ids
+    assert batches[1].decodes.starts == [4, 4]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_counts_of_a_request_in_lock_step_follow_its_batches(depth):
+    scheduler, executor = make_scheduler(block_size=16), FakeExecutor(16)
+    asked = request(1, max_tokens=20)
+    scheduler.add(asked)
+    batches = [scheduler.plan(0.0) for _ in range(depth)]
+    for done in range(1, 6):
+        batch = batches.pop(0)
+        assert batch is not None
+        scheduler.commit(batch, executor.run(batch), 0.0)
+        batches.append(scheduler.plan(0.0))
+        assert asked.committed == 3 + done - 1
+        assert asked.computed == 3 + done + depth - 1
+        assert asked.in_flight == depth
+        assert asked.wanted == asked.computed + 1

@@ -1,5 +1,6 @@
 import pytest
 
+from servekit.errors import ContextTooLong
 from tests.scheduler.fake_executor import (
     FakeExecutor,
     alone,
@@ -196,3 +197,59 @@ def test_the_block_table_of_a_row_outlives_the_request_that_gave_way():
     scheduler.commit(batch, executor.run(batch), 0.0)
     scheduler.abort(1)
     assert batch.rows[0].tables[0] == table
+
+
+def test_an_interactive_request_is_due_within_the_slo_and_one_of_class_batch_never():
+    scheduler = make_scheduler(slo={"ttft_ms": 500.0})
+    asked, patient = request(1), request(2, slo_class="batch")
+    scheduler.add(asked)
+    scheduler.add(patient)
+    assert (asked.due, patient.due) == (1.5, float("inf"))
+
+
+def test_stats_count_what_was_thrown_away_and_what_was_refused():
+    scheduler, executor = make_scheduler(num_blocks=5, reserve="greedy"), FakeExecutor(4)
+    with pytest.raises(ContextTooLong):
+        scheduler.add(request(9, prompt=900))
+    for id in (1, 2):
+        scheduler.add(request(id, prompt=6, max_tokens=8))
+    while not scheduler.stats().preemptions_total:
+        step(scheduler, executor)
+    stats = scheduler.stats()
+    assert stats.refused_total == {"context_length_exceeded": 1}
+    assert stats.preempted_tokens_total == 8
+    assert sum(stats.prefix_miss_tokens_total.values()) == 12
+    assert (stats.swaps_total, stats.takeovers_total) == (0, 0)
+
+
+def test_a_preempted_request_is_swapped_where_that_is_faster_and_reads_what_it_had():
+    class Slow:
+        def seconds(self, decodes, context, prefill=()):
+            return 1.0 + sum(new for new, _ in prefill)
+
+    scheduler = make_scheduler(
+        num_blocks=5, reserve="greedy", host_blocks=9, block_copy_s=1e-6, step_time=Slow()
+    )
+    executor = FakeExecutor(4)
+    both = [request(id, prompt=6, max_tokens=8) for id in (1, 2)]
+    for one in both:
+        scheduler.add(one)
+    drain(scheduler, executor)
+    stats = scheduler.stats()
+    assert stats.swaps_total == stats.preemptions_total == 1
+    assert stats.preempted_tokens_total == 0
+    assert [one.output for one in both] == [alone(one) for one in both]
+
+
+def test_who_has_a_lower_priority_number_takes_a_seat_from_one_who_decodes():
+    scheduler, executor = make_scheduler(seats=1, order="priority"), FakeExecutor(4)
+    slow, urgent = request(1, max_tokens=9, priority=1), request(2, priority=0)
+    scheduler.add(slow)
+    step(scheduler, executor)
+    step(scheduler, executor)
+    scheduler.add(urgent)
+    step(scheduler, executor)
+    assert [r.id for r in scheduler.running] == [2]
+    drain(scheduler, executor)
+    assert scheduler.stats().takeovers_total == 1
+    assert [slow.output, urgent.output] == [alone(slow), alone(urgent)]

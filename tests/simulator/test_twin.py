@@ -50,8 +50,7 @@ def told(batch: Batch, tokens: Tokens) -> Told:
     ids, starts, known, tables = batch.decodes
     held = [tuple(map(tuple, own)) for own in tables]
     others = [
-        (row.request_id, row.start, tokens(row.tokens), row.samples, row.drafts)
-        + tuple(map(tuple, row.tables))
+        (row.request_id, row.start, tokens(row.tokens), row.samples, *map(tuple, row.tables))
         for row in batch.others
     ]
     copies = tuple(map(tuple, batch.copies))

@@ -5,7 +5,7 @@ plan would be, so that it passes where it is pasted.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -53,16 +53,17 @@ def advise(
     if outcome.verdict == "ok":
         return []
     found = search(starting_point(outcome.config, origins), correction(outcome, closed))
-    spent = seconds_of_run(closed.config, closed.prediction) if is_simulated(outcome) else 0.0
-    only_sure = outcome.verdict == "unsure"
-    passing = islice(verified(found, MOST_RUNS_S - spent, only_sure=only_sure), ENOUGH)
+    left = MOST_RUNS_S
+    if closed.prediction is not None and is_simulated(outcome):
+        left -= seconds_of_run(closed.config, closed.prediction)
+    passing = islice(verified(found, left, only_sure=outcome.verdict == "unsure"), ENOUGH)
     return [
         Advice(
             overrides=tuple(change.word for change in item.point.changes),
-            effect=effect(outcome, after),
+            effect=effect(outcome, item.outcome),
             planned_only=item.planned_only,
         )
-        for item, after in passing
+        for item in sorted(passing, key=lambda item: item.rank)
     ]
 
 
@@ -78,27 +79,25 @@ def ratio(seen: float | None, said: float | None) -> float:
     return seen / said if seen and said else 1.0
 
 
-def verified(
-    found: list[Found], seconds: float, *, only_sure: bool
-) -> Iterator[tuple[Found, Outcome]]:
-    """Those that pass as their own plan would judge them; of runs, the first and those there is
-    time for in so many seconds.
+def verified(found: list[Found], seconds: float, *, only_sure: bool) -> Iterator[Found]:
+    """Those that pass as their own plan would judge them; of runs, those there is time for in so
+    many seconds, but one more where none has passed yet.
 
     What promises no times, and what is too long to simulate, is judged by closed forms there too.
     """
-    left, ran = seconds, False
+    left, none_yet = seconds, True
     for item in found:
         after = item.outcome
         made, slo = after.prediction, after.config.slo
         if made is not None and (slo.ttft_ms is not None or slo.tpot_ms is not None):
             takes = seconds_of_run(after.config, made)
-            if takes > left and ran:
+            if takes > left and not (none_yet and left > 0):
                 continue
-            left, ran = left - takes, ran or takes > 0
+            left -= takes
             after = judged(assess(after.config, after.ledger))
-        well = after.verdict == "ok" or (not only_sure and after.exit_code == 0)
-        if well:
-            yield item, after
+        if after.verdict == "ok" or (not only_sure and after.exit_code == 0):
+            none_yet = False
+            yield replace(item, outcome=after)
 
 
 def is_simulated(outcome: Outcome) -> bool:

@@ -161,9 +161,9 @@ def first_token(engine: Replica, state: State) -> Formula:
     own *= max(1.0, state.running) if engine.static else 1.0
     return Formula(
         SERVED,
-        "time to first token, p95, in closed form",
-        "steps that carry a p95 prompt + waits: for the running step, for prompts before it "
-        "(GI/M/1, Kingman), for a seat (Allen and Cunneen)",
+        "time to first token, p95",
+        "closed form: steps that carry a p95 prompt + waits: for the running step, for prompts "
+        "before it (GI/M/1, Kingman), for a seat (Allen and Cunneen)",
         f"{short(own)} + {short(whole - own)}",
         whole,
         "ms",

@@ -4,6 +4,7 @@ How many requests run is said by what they are expected to take, never by a cloc
 configuration always has the same times. Capacity, goodput and bounds stay closed forms.
 """
 
+import math
 from dataclasses import replace
 
 from servekit.config.schema import Config
@@ -27,6 +28,9 @@ COUNTS = (100, 150, 200, 300, 400, 600, 800, 1200, 1600)
 """Requests of a run: few different numbers, so that deployments that are compared mostly have the
 same. Of fewer than the first a percentile says little; the last has 16 beyond its p99."""
 
+FILLINGS = 3
+"""Times that as many requests come in a run as run at once: the first third fills it."""
+
 ENDLESS = Percentiles(None, None, None)
 
 
@@ -39,10 +43,15 @@ def cost_s(config: Config, prediction: Prediction, requests: int) -> float:
     return requests * each + LAST * rows * STEP_S
 
 
+def least(prediction: Prediction) -> int:
+    """Requests of which fewer say little: before those who came first have left, it only fills."""
+    return max(COUNTS[0], math.ceil(FILLINGS * prediction.running))
+
+
 def affordable(config: Config, prediction: Prediction) -> int:
     """Requests that there is time to simulate; 0: too few to say anything."""
     there = moments_of(config.workload).requests or COUNTS[-1]
-    return max(
+    most = max(
         (
             count
             for count in COUNTS
@@ -50,6 +59,7 @@ def affordable(config: Config, prediction: Prediction) -> int:
         ),
         default=0,
     )
+    return most if most >= least(prediction) else 0
 
 
 def seconds_of_run(config: Config, prediction: Prediction) -> float:
@@ -68,7 +78,9 @@ def simulated(config: Config, prediction: Prediction) -> Prediction:
         return prediction
     count = affordable(config, prediction)
     if not count:
-        return _closed(prediction, f"a run of {COUNTS[0]} requests is too long for a plan")
+        return _closed(
+            prediction, f"a run of {least(prediction):,} requests is too long for a plan"
+        )
     from servekit.planner.prediction.sample import sample  # takes as long as planning without it
 
     try:

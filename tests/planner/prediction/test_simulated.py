@@ -122,6 +122,13 @@ def test_more_steps_are_fewer_requests_and_at_last_none() -> None:
     assert counts[0] > counts[-1] == 0
 
 
+@pytest.mark.parametrize("running", [1.0, 30.0, 90.0, 150.0, 700.0])
+def test_a_run_lasts_until_those_who_came_first_have_long_left(running: float) -> None:
+    count = affordable(tiny_config(), fake_prediction(steps_per_request=0.1, running=running))
+    assert count >= 3 * running or not count
+    assert bool(count) == (running <= 150)
+
+
 def test_of_a_trace_no_more_run_than_there_are(tmp_path: Any) -> None:
     rows = [f"{index / 10},{50},{3}" for index in range(130)]
     file = tmp_path / "trace.csv"
