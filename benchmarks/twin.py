@@ -1,9 +1,9 @@
 """Does the simulator say what the engine then does? One small model, three loads, the same clients.
 
-    python -m benchmarks.twin [--out FILE] [--requests N] [words...]
+    python -m benchmarks.twin [--seconds S] [--requests N N N] [--out FILE] [words...]
 
 Serves SmolLM2 in an engine process of its own, as the server does (`servekit.engine.client`), with
-one thread of computation. A first engine is asked by 1, 2, 4, 8 and 16 clients who never wait: its
+one thread of computation. A first engine is asked by 1 to 16 clients who never wait: its
 log of steps is what step times are fitted to, and its fullest part says what can be had. Then, by
 a new engine each, Poisson arrivals at shares of that; the simulator is given the same arrivals and
 the fitted step times, and both are asked for the same numbers. "steps replayed" is the simulator
@@ -17,17 +17,22 @@ import json
 import platform
 import sys
 import tempfile
-import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from unittest.mock import patch
 
-import servekit.simulator.replica
+from benchmarks.twin_clients import (
+    CALIBRATION_SEED,
+    SEED,
+    arrivals_of,
+    closed_loop,
+    engine,
+    open_loop,
+)
 from servekit.config.compose import load
 from servekit.config.schema import Config
-from servekit.engine.client import EngineClient
-from servekit.engine.messages import Caller, Sampling
 from servekit.model.sources import fetch
 from servekit.scheduler.batch import Batch, Outcome
 from servekit.simulator.calibrate import Calibration, calibrate
@@ -35,8 +40,6 @@ from servekit.simulator.executor import SimulatedExecutor, Work
 from servekit.simulator.record import Served
 from servekit.simulator.run import simulate
 from servekit.simulator.statistics import percentile
-from servekit.workload.arrival import Arrival, prompt
-from servekit.workload.source import source
 
 WORDS = (
     *("+recipe=chat_smollm2", "hardware.threads=1", "scheduler.max_num_seqs=16"),
@@ -47,18 +50,6 @@ WORDS = (
 """Short prompts and answers, so that a minute has many of them on one core."""
 LOADS = {"light": 0.3, "knee": 0.85, "over": 1.3}
 """Of the requests a second that the engine can serve."""
-CLIENTS = (1, 2, 4, 8, 16)
-SEED, CALIBRATION_SEED = 1, 1001
-
-
-class Timing(NamedTuple):
-    """What a client saw of one request; seconds of its own clock."""
-
-    due: float
-    sent: float
-    first: float
-    last: float
-    tokens: int
 
 
 class Numbers(NamedTuple):
@@ -78,77 +69,6 @@ def numbers(requests: Iterable[tuple[float, float, float, int]]) -> Numbers:
     tokens = sum(n for _, _, _, n in asked)
     times = (percentile(of, share) for of in (ttft, tpot) for share in (0.5, 0.95))
     return Numbers(*(1e3 * seconds for seconds in times), tokens / span)
-
-
-async def one_request(
-    client: EngineClient, arrival: Arrival, vocabulary: int, due: float, said: list[float]
-) -> Timing:
-    """The answer is as long as the workload has it, whatever the model says; when each token came
-    is added to `said`.
-    """
-    words = Sampling(arrival.output_tokens, seed=0, temperature=0.0)
-    tokens, first = 0, 0.0
-    asked = prompt(arrival, vocabulary)
-    sent = time.monotonic()
-    async for delta in client.submit(asked, words, Caller()):
-        if delta.error is not None:
-            raise RuntimeError(delta.error)
-        now = time.monotonic()
-        first = first or (now if delta.tokens else 0.0)
-        said += [now] * len(delta.tokens)
-        tokens += len(delta.tokens)
-    assert tokens == arrival.output_tokens
-    return Timing(due, sent, first, time.monotonic(), tokens)
-
-
-async def engine(
-    config: Config, path: Path, drive: Callable[[EngineClient], Coroutine[Any, Any, Any]]
-) -> Any:
-    client = EngineClient(config, path)
-    client.start()
-    try:
-        await client.wait_ready()
-        await asyncio.sleep(1.0)
-        return await drive(client)
-    finally:
-        await client.stop()
-
-
-def arrivals_of(config: Config, count: int, seed: int) -> list[Arrival]:
-    return source(config.workload, max_model_len=config.model.max_model_len, seed=seed).first(count)
-
-
-async def open_loop(client: EngineClient, config: Config, count: int) -> list[Timing]:
-    """Requests come when they come, whoever is still being served."""
-    vocabulary = config.model.shape.vocab_size
-    begun = time.monotonic() + 0.5
-    tasks = []
-    for arrival in arrivals_of(config, count, SEED):
-        await asyncio.sleep(max(0.0, begun + arrival.at - time.monotonic()))
-        request = one_request(client, arrival, vocabulary, begun + arrival.at, [])
-        tasks.append(asyncio.create_task(request))
-    return await asyncio.gather(*tasks)
-
-
-async def closed_loop(client: EngineClient, config: Config, seconds: float) -> float:
-    """So long of each number of clients; returns output tokens a second of the last, without the
-    first quarter of its time.
-    """
-    vocabulary, speed = config.model.shape.vocab_size, 0.0
-    coming = iter(arrivals_of(config, 100_000, CALIBRATION_SEED))
-    for clients in CLIENTS:
-        until = time.monotonic() + seconds
-        said: list[float] = []
-
-        async def ask(until: float = until, said: list[float] = said) -> None:
-            while time.monotonic() < until:
-                await one_request(client, next(coming), vocabulary, 0.0, said)
-
-        await asyncio.gather(*(ask() for _ in range(clients)))
-        settled = until - 0.75 * seconds
-        speed = sum(settled < at < until for at in said) / (until - settled)
-        print(f"{clients} clients: {speed:.1f} output tokens/s", flush=True)
-    return speed
 
 
 Shape = tuple[int, tuple[tuple[int, int], ...]]
@@ -172,6 +92,10 @@ def replaying(log: Path) -> type[SimulatedExecutor]:
             seconds = left.popleft() if left else outcome.seconds
             return Outcome(outcome.decoded, outcome.tokens, seconds=seconds), work
 
+        def ahead(self, *_: object) -> tuple[list[float], list[float]]:
+            """Every step is run, however little happens in it."""
+            return [], []
+
     return Replayed
 
 
@@ -179,12 +103,8 @@ def simulated(
     config: Config, count: int, times: Calibration, executor: type[SimulatedExecutor]
 ) -> Numbers:
     """The simulator's own numbers of the same requests; an answer's length is known to both."""
-    original = servekit.simulator.replica.SimulatedExecutor
-    servekit.simulator.replica.SimulatedExecutor = executor  # type: ignore[misc]
-    try:
+    with patch("servekit.simulator.replica.SimulatedExecutor", executor):
         run = simulate(config, requests=count, seed=SEED, step_time=times, foreseen=True)
-    finally:
-        servekit.simulator.replica.SimulatedExecutor = original  # type: ignore[misc]
     return numbers(map(seen, run.served))
 
 

@@ -34,7 +34,8 @@ class SchedulerConfig(Group):
     max_num_batched_tokens: Count = Field(description="tokens computed in one step, at most")
     max_step_ms: PositiveFloat | None = Field(
         description="while requests decode, a step takes prompt tokens for so long at most, by the "
-        "step-time model; null: as many as max_num_batched_tokens allows"
+        "step-time model; null: as many as max_num_batched_tokens allows, or with decode_slowdown "
+        "as fit into slo.tpot_ms"
     )
     decode_slowdown: Annotated[float, Field(ge=1.01, le=1000)] | None = Field(
         description="a step with prompt tokens takes at most so many times one without, as long as "
@@ -53,8 +54,8 @@ class SchedulerConfig(Group):
         description="waiting requests that are looked at past the first one that does not fit"
     )
     aging_s: PositiveFloat = Field(
-        description="waiting so long outweighs one step of priority, a thousand prompt tokens, or "
-        "being passed by those who fit"
+        description="who waits so long is passed by nobody any more; it makes up for a thousand "
+        "prompt tokens, and in one turn of eight for a priority number or a missed target"
     )
     takeovers_per_s: FloatOrZero = Field(
         description="seats that waiting requests of lower priority number may take from running "

@@ -1,12 +1,17 @@
 """Who holds which KV block, and what the free ones still remember."""
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 
 def _nobody(blocks: list[int], contents: list[bytes]) -> None:
     """Nobody asked to be told."""
+
+
+def _each(results: Iterable[object]) -> None:
+    """Have them all, for what that does."""
+    deque(results, maxlen=0)
 
 
 class BlockPool:
@@ -61,13 +66,14 @@ class BlockPool:
 
     def _evict(self, count: int) -> list[int]:
         blocks = list(islice(self.evictable, count))
-        blocks += islice(self.kept, count - len(blocks))
-        contents = [self.hash_of.pop(block) for block in blocks]
-        for block, content in zip(blocks, contents, strict=True):
-            del self.block_of[content]
-            del (self.kept if block in self.pinned else self.evictable)[block]
-        if self.pinned:
-            self.pinned.difference_update(blocks)
+        _each(map(self.evictable.__delitem__, blocks))
+        if len(blocks) < count:
+            kept = list(islice(self.kept, count - len(blocks)))
+            _each(map(self.kept.__delitem__, kept))
+            self.pinned.difference_update(kept)
+            blocks += kept
+        contents = list(map(self.hash_of.pop, blocks))
+        _each(map(self.block_of.__delitem__, contents))
         self.evicted(blocks, contents)
         return blocks
 
@@ -81,17 +87,19 @@ class BlockPool:
 
     def give_back(self, blocks: list[int]) -> None:
         """Let go of a block table. Its end is evicted first: a prefix serves more than a suffix."""
-        holders, cached, empty, pinned = self.holders, self.hash_of, self.empty, self.pinned
+        holders, cached = self.holders, self.hash_of
+        free = []
         for block in reversed(blocks):
-            holders[block] -= 1
-            if holders[block]:
-                continue
-            if block not in cached:
-                empty.append(block)
-            elif block in pinned:
-                self.kept[block] = None
-            else:
-                self.evictable[block] = None
+            holders[block] = left = holders[block] - 1
+            if not left:
+                free.append(block)
+        remembered = [block for block in free if block in cached]
+        if len(remembered) < len(free):
+            self.empty += [block for block in free if block not in cached]
+        if self.pinned:
+            self.kept.update(dict.fromkeys(b for b in remembered if b in self.pinned))
+            remembered = [block for block in remembered if block not in self.pinned]
+        self.evictable.update(dict.fromkeys(remembered))
 
     def find(self, content: bytes) -> int | None:
         return self.block_of.get(content)

@@ -15,7 +15,9 @@ at which they must start; those that cannot any more; and those to whom nothing 
 
 class Deadline(Order):
     """The slack of all shrinks at the same rate, so its order is that of the latest start: `due`
-    less the seconds that its prompt takes. It only changes when that moment passes.
+    less the seconds that its prompt takes. It only changes when that moment passes. Where there is
+    none to keep, the order is that in which they would be done if each were alone: a long prompt
+    lets short ones past that come while it is computed, and none for ever.
 
     Of TURN chunks of prompts one goes to the oldest of the lower levels, if it waited `aging_s`.
     Overload makes everybody old: were they all let past, everybody would be late.
@@ -38,10 +40,11 @@ class Deadline(Order):
             return (RESUMED, request.arrived, request.arrived, request.id)
         if request.slo_class == "batch":
             return (BATCH, request.arrived, request.arrived, request.id)
-        latest = request.due - self._seconds(request)
+        seconds = self._seconds(request)
+        latest, alone = request.due - seconds, request.arrived + seconds
         if latest < self.now:
-            return (LATE, request.arrived, request.arrived, request.id)
-        return (IN_TIME, latest, request.arrived, request.id)
+            return (LATE, alone, request.arrived, request.id)
+        return (IN_TIME, latest, alone, request.id)
 
     def _seconds(self, request: Request) -> float:
         """That the rest of its prompt takes to compute."""
@@ -51,7 +54,7 @@ class Deadline(Order):
         return self._whole_s(request, self.kv.probable_hit(request))
 
     def _whole_s(self, request: Request, there: int) -> float:
-        if self.step_time is None or request.due == math.inf:
+        if self.step_time is None:
             return 0.0
         return self.step_time.seconds(0, 0, [(request.wanted - there, there)])
 
@@ -92,7 +95,8 @@ class Deadline(Order):
             if key[0] != IN_TIME or key[1] >= self.now:
                 break
             line.remove(request)
-            line.add(request, (LATE, request.arrived, request.arrived, request.id))
+            alone = request.arrived + request.due - key[1]
+            line.add(request, (LATE, alone, request.arrived, request.id))
 
     def _oldest(self, seated: list[tuple[Key, Request]], is_open: bool) -> Request | None:
         found = [request for key, request in seated if key[0] >= LATE]

@@ -79,8 +79,11 @@ class Decoding:
         self.context -= begin
         del self.by_phase[begin % self.block_size][request]
         last = request.limit - 2 - begin
-        if last in self.by_last:
-            self.by_last[last].pop(request, None)
+        alike = self.by_last.get(last)
+        if alike is not None:
+            del alike[request]
+            if not alike:
+                del self.by_last[last]
         self.clock.drafting.discard(request)
         if request.stop_ids:
             self.stop_sets[request.stop_ids] -= 1
@@ -135,6 +138,12 @@ class Decoding:
         clock.committed += 1
         latest = columns is self.newest and clock.committed == clock.planned
         self.spoken = new if latest else None
+
+    def leap(self, said: list[list[int]], steps: int) -> None:
+        """So many batches are as good as planned and committed; the clock has to be moved on."""
+        deque(map(list.extend, self.said, said), maxlen=0)
+        self.starts = [start + steps for start in self.starts]
+        self.newest = self.spoken = None
 
     def filled(self) -> list[Request]:
         """Those that a commit just brought to the end of a block."""

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from servekit.scheduler.batch import Copies, no_copies
+from servekit.scheduler.books import check_books
 from servekit.scheduler.groups import Group, KvSettings
 from servekit.scheduler.prefix_cache import Hit, PrefixCache
 from servekit.scheduler.request import Request
@@ -11,6 +12,8 @@ from servekit.scheduler.swap import HostBlocks, Swapped
 
 __all__ = ["Group", "Hit", "KvBlocks", "KvSettings"]
 
+SEALED_AT_ONCE = 8
+"""Blocks of an answer that are offered to others together, or when it ends."""
 ENDLESS = 2**40
 """Tokens: where no group keeps everything, no request is too long."""
 
@@ -31,6 +34,8 @@ class KvBlocks:
         self.windows = self.cache.windows
         self.caching = settings.prefix_caching
         self.windowed = bool(self.windows)
+        self.sealed_at_once = 1 if self.windowed else SEALED_AT_ONCE
+        """A block that slides out of a window must have been."""
         self.full = [n for n, group in enumerate(settings.groups) if group.window is None]
         self.shortest = 0 if not self.windowed else next(iter(self.windows.filling_most))
         """The group whose tables reach least far while a prompt is computed."""
@@ -124,7 +129,8 @@ class KvBlocks:
         """
         swapped = self.host.forget(request.id)
         if swapped is None and request.admitted_at is None:
-            self._count(request, hit.tokens)
+            self.query_tokens_total += len(request.prompt)
+            self.cache.count(request, hit.tokens)
         for number in self.full:
             self.pool.share(hit.tables[number])
         if self.windowed:
@@ -146,13 +152,6 @@ class KvBlocks:
                 self.awaiting_copies.add(request.id)
             if self.caching:
                 self.cache.seated(request)
-
-    def _count(self, request: Request, hit: int) -> None:
-        self.query_tokens_total += len(request.prompt)
-        if self.caching:
-            self.cache.misses.count(request, hit, self.pool)
-        else:
-            self.cache.misses.disabled(request)
 
     def prepare(self, request: Request, end: int) -> int:
         """Have blocks for a prompt chunk up to `end`; returns up to where it has them.
@@ -183,6 +182,19 @@ class KvBlocks:
         if self.windowed:
             self.windows.extend(request, length)
 
+    def extend_all(self, requests: list[Request]) -> bool:
+        """A block for the next position of each, if it has none; there are enough. False, and
+        nothing happens, where windows have to be asked.
+        """
+        if not self.windowed:
+            size = self.block_size
+            ends = [
+                table for r in requests for table in r.tables if len(table) * size <= r.computed
+            ]
+            for table, block in zip(ends, self.pool.take(len(ends)), strict=True):
+                table.append(block)
+        return not self.windowed
+
     def committed(self, request: Request) -> None:
         """Some of its tokens were: offers what is new to whoever asks next.
 
@@ -191,7 +203,8 @@ class KvBlocks:
         done = request.committed
         if self.caching:
             full = done // self.block_size
-            if full > request.sealed:
+            at_once = self.sealed_at_once if done > len(request.prompt) else 1
+            if full - request.sealed >= at_once:
                 self.cache.seal(request, full)
             if done == len(request.prompt):
                 self.cache.show_tail(request, done)
@@ -207,7 +220,7 @@ class KvBlocks:
         if request.id in self.awaiting_copies:
             self._cancel_copies(request)
         elif self.caching:
-            self.cache.keep_tail(request, request.committed)
+            self.cache.keep(request, request.committed)
         for number in self.full:
             self.pool.give_back(request.tables[number])
         if self.windowed:
@@ -284,16 +297,4 @@ class KvBlocks:
 
     def check(self, requests: Iterable[Request]) -> None:
         """Everything that is always true of the blocks; for tests."""
-        requests = list(requests)
-        tables = [table for request in requests for table in request.tables]
-        held = [[block for block in table if block] for table in tables]
-        self.pool.check([*held, *self.windows.tables()])
-        self.windows.check(requests)
-        self.host.check()
-        self.cache.check()
-        waiting = {request.id for request in requests if not request.tables}
-        assert self.host.swapped.keys() <= waiting, "swapped, and seated or gone"
-        for request in requests:
-            if request.tables:
-                reach = {len(request.tables[number]) for number in self.full}
-                assert len(reach) <= 1, f"{request.id} has full tables of unequal length"
+        check_books(self, list(requests))

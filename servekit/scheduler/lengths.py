@@ -25,6 +25,10 @@ PARENT_WEIGHT = 10.0
 ROOT_WEIGHT = 1.0
 ENOUGH = 20.0
 """Answers that came to a bucket, to learn from it about those beyond."""
+TYPICAL = 256
+"""Before any answer has ended, half are taken to be longer, and one in n + 1 than n times this."""
+STEEPEST = 4.0
+"""Power of the tail, at most; what is usual has 1."""
 MAX_CLASSES = 2048
 
 
@@ -116,15 +120,20 @@ class LengthClass:
 
 
 def carried(ended: list[float], come: list[float]) -> list[float]:
-    """For each bucket, the share that ended in those before it: of the last octave, or so, that
-    enough came to. Beyond all that was seen lengths so have the tail of a power law, which falls
-    more slowly than those of real answers; before anything is seen, none ends.
+    """For each bucket, the share that ends there, to go by those before it: as many times what is
+    usual (see `TYPICAL`) as in the last octave, or so, that enough came to. Beyond all that was
+    seen lengths so have the tail of a power law, which falls more slowly than those of real
+    answers.
+
+    Before anything was seen it is what is usual. To take all answers for as long as they may be
+    would leave most seats of a model with a long context empty until the first of them ends.
     """
-    shares, share = [], 0.0
-    for ends, came in zip(ended, come, strict=True):
-        shares.append(share)
-        if came > 0:
-            share += (min(1.0, ends / came) - share) / STEPS * came / (came + ENOUGH)
+    shares, seen, usually = [], 0.0, 0.0
+    for edge, end, ends, came in zip(EDGES, EDGES[1:], ended, come, strict=False):
+        usual = (end - edge) / (TYPICAL + end)
+        shares.append(usual * min(STEEPEST, (seen + 1.0) / (usually + 1.0)))
+        kept = 1.0 - came / (came + ENOUGH) / STEPS
+        seen, usually = kept * seen + ends, kept * usually + usual * came
     return shares
 
 

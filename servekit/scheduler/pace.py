@@ -202,7 +202,12 @@ class Pace:
 
     @property
     def fast_s(self) -> float:
+        """Of a step that is hurried. Who says how much decodes may be slowed down, and not how long
+        a step may be, still has a target for them.
+        """
         limit = self.config.max_step_ms
+        if limit is None and self.config.decode_slowdown is not None:
+            limit = self.settings.slo.tpot_ms
         return inf if limit is None else limit / 1000
 
     def _is_late(self, meter: Meter, slow: float, fast: float) -> bool:

@@ -84,6 +84,13 @@ class PrefixCache:
                 return Hit(there + common, (cached,), source)
         return Hit(there, (cached,))
 
+    def count(self, request: Request, hit: int) -> None:
+        """It is seated for the first time, and so many tokens of its prompt were found."""
+        if self.settings.prefix_caching:
+            self.misses.count(request, hit, self.pool)
+        else:
+            self.misses.disabled(request)
+
     def nothing(self) -> tuple[list[int], ...]:
         """The tables of a request of which nothing is there."""
         return tuple([] for _ in self.settings.groups)
@@ -213,8 +220,11 @@ class PrefixCache:
             block, parent, tokens = tail
             self.siblings.add(parent, block, tokens)
 
-    def keep_tail(self, request: Request, done: int) -> None:
-        """It is about to give its blocks back: let its last one be found by how it begins."""
+    def keep(self, request: Request, done: int) -> None:
+        """It is about to give its blocks back: let them be found, the last by how it begins."""
+        full = done // self.block_size
+        if full > request.sealed:
+            self.seal(request, full)
         tail = self._tail(request, done)
         if tail is not None:
             block, parent, tokens = tail

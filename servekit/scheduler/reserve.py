@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import OutputLengths, bucket_of
+from servekit.scheduler.lengths import OutputLengths, Survival, bucket_of
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
 
@@ -119,8 +119,10 @@ class Predicted(Greedy):
         """Of those that would."""
         self.worst: dict[int, int] = {}
         """What is to be free for each of them, as long as nobody comes or goes."""
-        self.odds: dict[tuple[int, int], list[float]] = {}
-        """Of living to each point, of requests of a class that are about as far."""
+        self.odds: dict[tuple[int, int], tuple[Survival, list[float]]] = {}
+        """Of living to each point, of requests of a class that are about as far. The survival of
+        the class is kept, or another might come to have its id.
+        """
         self.since = 0
         """The step at which all that was made."""
         self.own_share = 1.0
@@ -187,17 +189,19 @@ class Predicted(Greedy):
         done = tokens - len(request.prompt)
         survival = self.lengths.survival(request)
         key = (id(survival), bucket_of(done))
-        odds = self.odds.get(key)
-        if odds is None:
+        if key not in self.odds:
             now = survival.beyond(done)
-            odds = self.odds[key] = [survival.beyond(done + p) / now for p in self.points]
+            self.odds[key] = survival, [survival.beyond(done + p) / now for p in self.points]
+        odds = self.odds[key][1]
         # the newest token has a block only once it is in a step, but a prompt has all its own
         held = need(tokens + 1 if at_once else tokens - 1 if done else tokens)
         freed = self.own_share * held
         # who reaches max_tokens between two points is taken to do so at the later one
         alive = min(POINTS, bisect_left(self.points, last - tokens) + 1)
         ended = POINTS - alive
-        grown = [need(min(tokens + point, last)) - held for point in self.points[:alive]]
+        lengths = [tokens + point for point in self.points[:alive]]
+        lengths[-1] = min(lengths[-1], last)
+        grown = [need(length) - held for length in lengths]
         pairs = list(zip(odds, grown, strict=False))
         return Part(
             [stays * (freed + more) - freed for stays, more in pairs] + [-freed] * ended,

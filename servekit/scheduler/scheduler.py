@@ -4,6 +4,7 @@ from servekit.scheduler.admission import Door
 from servekit.scheduler.batch import Batch, Gains, Outcome, Progress
 from servekit.scheduler.forecast import Forecast
 from servekit.scheduler.kv import KvBlocks
+from servekit.scheduler.leap import Leap
 from servekit.scheduler.ledger import Ledger
 from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.pace import Pace
@@ -40,6 +41,7 @@ class Scheduler:
         self.prompts = Prompts(self)
         self.door = Door(settings, Forecast(settings, self.pace, self.lengths))
         self.ledger = Ledger(self)
+        self.leap = Leap(self)
 
     @property
     def running(self) -> list[Request]:
@@ -122,7 +124,7 @@ class Scheduler:
             asking += seats.decoding.drafting.difference(asking)
         for request in seats.loose:
             missing = request.wanted - request.computed
-            if missing == 1:
+            if missing == 1 and request.computed >= len(request.prompt):
                 asking.append(request)
             elif missing:
                 step.prefilling.append(request)

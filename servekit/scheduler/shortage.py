@@ -32,8 +32,10 @@ class Shortage:
         enough for whoever might ask; returns those that still need one, or may.
         """
         kv = self.kv
-        if kv.num_free < (len(crossing) + 1) * len(kv.settings.groups):
+        if not crossing or kv.num_free < (len(crossing) + 1) * len(kv.settings.groups):
             return crossing
+        if kv.extend_all(crossing):
+            return []
         left = []
         for request in crossing:
             if not kv.reaches(request, request.computed):

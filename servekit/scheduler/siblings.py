@@ -41,10 +41,8 @@ class Siblings:
     def drop(self, blocks: Iterable[int]) -> None:
         """They are about to hold something else; of those not known nothing happens."""
         known, after = self.known, self.after
-        for block in blocks:
-            entry = known.pop(block, None)
-            if entry is None:
-                continue
+        for block in known.keys() & blocks:
+            entry = known.pop(block)
             siblings = after[entry[0]]
             if len(siblings) == 1:
                 del after[entry[0]]

@@ -1,16 +1,15 @@
 """Step times of an engine that ran, from the log of its steps (telemetry.step_log).
 
-A step is a sum of a few parts, none of which takes less than no time: a constant, each decode, the
-context that decodes read, each prompt token, the pairs that prompt attention computes, each prompt.
-What a sum cannot say (kernels that are better at some sizes) is a factor by the step's tokens.
+A step is a sum of a few parts, none of which takes less than no time: what its tokens take together
+(a line with corners, as kernels are better at some sizes), each decode, the context that decodes
+read, the pairs that prompt attention computes, each prompt.
 """
 
 import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from servekit.errors import ConfigError
 from servekit.simulator.statistics import percentile
 
-FEATURES = ("step", "decode", "context", "prompt_token", "prompt_pair", "prompt")
+FEATURES = ("decode", "context", "prompt_pair", "prompt")
 LEAST_STEPS = 50
 LEAST_OF_A_KIND = 10
 """Steps with prompts, and steps without."""
@@ -29,7 +28,14 @@ ROUNDS = 8
 FAR = 0.1
 """Relative error from which a step counts less (Huber)."""
 LEAST_IN_BUCKET = 5
-"""Steps of about one size, before they have a factor of their own."""
+"""Steps of about one size, before the line has a corner there."""
+SMALL = 16.0
+"""Tokens of a step up to which each number is a size of its own: kernels take rows by fours or
+eights, and the one that is too many costs."""
+DOUBT = 1e-3
+"""Weight of a step that would say that a feature takes no time."""
+TYPICAL = 2.0
+"""Steps within such a factor of the fit are those that it is to add up with."""
 
 Prefill = Sequence[tuple[float, float]]
 
@@ -55,9 +61,10 @@ class Calibration:
     steps: int
     coefficients: tuple[float, ...]
     """Seconds of one of each of FEATURES."""
-    decode_factors: tuple[tuple[float, float], ...]
-    """(log2 of the tokens in a step, factor), of steps without prompts."""
-    mixed_factors: tuple[tuple[float, float], ...]
+    sizes: tuple[float, ...]
+    """Tokens of a step where the line has a corner, rising; at least two."""
+    together: tuple[float, ...]
+    """Seconds that so many tokens take together."""
     median_error: float
     p95_error: float
 
@@ -66,9 +73,10 @@ class Calibration:
         if tokens <= 0:
             return 0.0
         row = features(decodes, context, prefill)
-        total = sum(map(float.__mul__, self.coefficients, row))
-        factors = self.mixed_factors if prefill else self.decode_factors
-        return total * _factor(factors, math.log2(tokens))
+        place, share = _between(self.sizes, tokens)
+        low, high = self.together[place : place + 2]
+        line = max(low + share * (high - low), high if share > 1 else 0.0)
+        return line + sum(map(float.__mul__, self.coefficients, row))
 
     def __str__(self) -> str:
         return (
@@ -78,32 +86,20 @@ class Calibration:
 
 
 def features(decodes: float, context: float, prefill: Prefill) -> tuple[float, ...]:
-    new = sum(new for new, _ in prefill)
     pairs = sum(new * (there + new / 2) for new, there in prefill)
-    return 1.0, float(decodes), decodes * context, float(new), float(pairs), float(len(prefill))
+    return float(decodes), float(decodes * context), float(pairs), float(len(prefill))
 
 
 def calibrate(path: Path) -> Calibration:
     """Raises ConfigError for a file that is no step log, or says too little."""
     steps = list(read(path))
     _check(path, steps)
-    coefficients = fit(steps)
-    rough = Calibration(str(path), len(steps), coefficients, (), (), 0.0, 0.0)
-    alone = [step for step in steps if not step.prefill]
-    mixed = [step for step in steps if step.prefill]
-    better = Calibration(
-        str(path), len(steps), coefficients, _factors(rough, alone), _factors(rough, mixed), 0, 0
-    )
-    errors = sorted(_error(better, step) for step in steps)
-    return Calibration(
-        path=str(path),
-        steps=len(steps),
-        coefficients=coefficients,
-        decode_factors=better.decode_factors,
-        mixed_factors=better.mixed_factors,
-        median_error=percentile(errors, 0.5),
-        p95_error=percentile(errors, 0.95),
-    )
+    sizes = _corners(steps)
+    found = fit(steps, sizes)
+    few = len(FEATURES)
+    model = Calibration(str(path), len(steps), found[:few], sizes, found[few:], 0.0, 0.0)
+    errors = sorted(_error(model, step) for step in steps)
+    return replace(model, median_error=percentile(errors, 0.5), p95_error=percentile(errors, 0.95))
 
 
 def read(path: Path) -> Iterator[Step]:
@@ -157,30 +153,76 @@ def _check(path: Path, steps: list[Step]) -> None:
             )
 
 
-def fit(steps: Sequence[Step]) -> tuple[float, ...]:
-    """Seconds of each feature, none negative, with the least squares of relative errors; steps
-    that lie far off count less and less (Huber), such as the first ones of an engine.
+def _corners(steps: Sequence[Step]) -> tuple[float, ...]:
+    """Each small number of tokens, and the median of each half octave, of which there are enough
+    steps, and both ends.
     """
-    rows = [features(*step[:3]) for step in steps]
+    buckets: dict[int, list[float]] = {}
+    for step in steps:
+        octaves = math.log2(step.tokens / SMALL)
+        key = int(step.tokens) if octaves <= 0 else int(SMALL) + math.ceil(2 * octaves)
+        buckets.setdefault(key, []).append(step.tokens)
+    often = {median(bucket) for bucket in buckets.values() if len(bucket) >= LEAST_IN_BUCKET}
+    sizes = [step.tokens for step in steps]
+    return tuple(sorted(often | {min(sizes), max(sizes)}))
+
+
+def _between(sizes: Sequence[float], tokens: float) -> tuple[int, float]:
+    """The corner before, and how far it is to the next; beyond the ends the line goes on."""
+    place = min(max(bisect_right(sizes, tokens) - 1, 0), len(sizes) - 2)
+    return place, (tokens - sizes[place]) / (sizes[place + 1] - sizes[place])
+
+
+def _row(step: Step, sizes: Sequence[float]) -> tuple[float, ...]:
+    """What a step has of each feature, and of each corner."""
+    place, share = _between(sizes, step.tokens)
+    corners = [0.0] * len(sizes)
+    corners[place], corners[place + 1] = 1 - share, share
+    return (*features(*step[:3]), *corners)
+
+
+def fit(steps: Sequence[Step], sizes: Sequence[float]) -> tuple[float, ...]:
+    """Seconds of each feature and at each corner, none negative, with the least squares of relative
+    errors; steps that lie far off count less and less (Huber), such as the first ones of an engine.
+
+    All of it is then stretched so that the steps that are not far off take, added up, as long as
+    they took: pauses make steps longer and never shorter, and the best fit of each does not know
+    them.
+    """
+    rows = [_row(step, sizes) for step in steps]
+    doubts = _doubts(rows, steps)
+    targets = [step.seconds for step in steps]
     weights = [1.0] * len(steps)
-    found = (0.0,) * len(FEATURES)
+    found: tuple[float, ...] = ()
+    fitted: list[float] = []
     for _ in range(ROUNDS):
-        scales = [weight / step.seconds**2 for weight, step in zip(weights, steps, strict=True)]
-        found = non_negative(rows, [step.seconds for step in steps], scales)
+        scales = [weight / seconds**2 for weight, seconds in zip(weights, targets, strict=True)]
+        more = len(doubts)
+        found = non_negative(rows + doubts, targets + [0.0] * more, scales + [DOUBT] * more)
         fitted = [sum(map(float.__mul__, found, row)) for row in rows]
-        errors = [abs(f / step.seconds - 1) for f, step in zip(fitted, steps, strict=True)]
+        errors = [abs(f / seconds - 1) for f, seconds in zip(fitted, targets, strict=True)]
         weights = [1.0 if error <= FAR else FAR / error for error in errors]
+    both = zip(fitted, targets, strict=True)
+    typical = [(f, s) for f, s in both if 1 / TYPICAL < s / max(f, 1e-12) < TYPICAL]
+    stretch = sum(s for _, s in typical) / sum(f for f, _ in typical) if typical else 1.0
+    return tuple(stretch * value for value in found)
+
+
+def _doubts(rows: Sequence[Sequence[float]], steps: Sequence[Step]) -> list[tuple[float, ...]]:
+    """A row for each feature that wants it to take no time: where a few steps alone could tell a
+    feature from the number of tokens, it is the tokens.
+    """
+    found = []
+    for feature in range(len(FEATURES)):
+        most = max(row[feature] / step.seconds for row, step in zip(rows, steps, strict=True))
+        found.append(tuple(most if at == feature else 0.0 for at in range(len(rows[0]))))
     return found
 
 
 def non_negative(
     rows: Sequence[Sequence[float]], targets: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, ...]:
-    """Weighted least squares without negative numbers.
-
-    The best one is the plain solution over those columns that it does not leave at 0; with so few
-    columns every choice of them is tried.
-    """
+    """Weighted least squares without negative numbers (Lawson and Hanson's active sets)."""
     count = len(rows[0])
     columns = list(zip(*rows, strict=True))
     scales = [max(map(abs, column)) or 1.0 for column in columns]
@@ -190,18 +232,43 @@ def non_negative(
         for i in range(count)
     ]
     right = [_dot(weighed[i], targets) / scales[i] for i in range(count)]
-    best, least = (0.0,) * count, 0.0
-    for size in range(1, count + 1):
-        for chosen in combinations(range(count), size):
-            part = solve([[gram[i][j] for j in chosen] for i in chosen], [right[i] for i in chosen])
-            if part is None or min(part) < 0:
-                continue
-            gain = -sum(value * right[i] for value, i in zip(part, chosen, strict=True))
-            if gain < least:
-                least = gain
-                whole = dict(zip(chosen, part, strict=True))
-                best = tuple(whole.get(i, 0.0) / scales[i] for i in range(count))
-    return best
+    found, chosen, useless = [0.0] * count, set[int](), set[int]()
+    least = 1e-9 * max(map(abs, right), default=0.0)
+    while True:
+        gains = [right[i] - _dot(gram[i], found) for i in range(count)]
+        free = [i for i in range(count) if i not in chosen | useless and gains[i] > least]
+        if not free:
+            return tuple(value / scale for value, scale in zip(found, scales, strict=True))
+        best = max(free, key=gains.__getitem__)
+        if not _enter(best, found, chosen, gram, right):
+            useless.add(best)
+
+
+def _enter(
+    new: int,
+    found: list[float],
+    chosen: set[int],
+    gram: Sequence[Sequence[float]],
+    right: Sequence[float],
+) -> bool:
+    """Let one more number be more than 0, and others be 0 for it; False if that leads nowhere."""
+    chosen.add(new)
+    while chosen:
+        order = sorted(chosen)
+        part = solve([[gram[i][j] for j in order] for i in order], [right[i] for i in order])
+        if part is None or (part[order.index(new)] <= 0 if new in chosen else False):
+            chosen.discard(new)
+            return False
+        goal = dict(zip(order, part, strict=True))
+        if min(part) > 0:
+            for i in range(len(found)):
+                found[i] = goal.get(i, 0.0)
+            return True
+        step = min(found[i] / (found[i] - goal[i]) for i in order if goal[i] <= 0)
+        for i in order:
+            found[i] += step * (goal[i] - found[i])
+        chosen -= {i for i in order if goal[i] <= 0 and found[i] <= 1e-12}
+    return False
 
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:
@@ -226,31 +293,6 @@ def solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
         rest = sum(table[row][place] * found[place] for place in range(row + 1, size))
         found[row] = (table[row][size] - rest) / table[row][row]
     return found
-
-
-def _factors(rough: Calibration, steps: Sequence[Step]) -> tuple[tuple[float, float], ...]:
-    """Measured over fitted, the median of each half octave of tokens."""
-    buckets: dict[int, list[tuple[float, float]]] = {}
-    for step in steps:
-        size = math.log2(step.tokens)
-        ratio = step.seconds / max(1e-12, rough.seconds(*step[:3]))
-        buckets.setdefault(round(2 * size), []).append((size, ratio))
-    return tuple(
-        (median(size for size, _ in bucket), median(ratio for _, ratio in bucket))
-        for _, bucket in sorted(buckets.items())
-        if len(bucket) >= LEAST_IN_BUCKET
-    )
-
-
-def _factor(factors: Sequence[tuple[float, float]], size: float) -> float:
-    """Straight between two sizes that were seen, as the nearest one beyond them."""
-    if not factors:
-        return 1.0
-    place = bisect_right(factors, (size, math.inf))
-    if place in (0, len(factors)):
-        return factors[min(place, len(factors) - 1)][1]
-    (low, first), (high, second) = factors[place - 1 : place + 1]
-    return first + (second - first) * (size - low) / (high - low)
 
 
 def _error(model: Calibration, step: Step) -> float:

@@ -1,6 +1,7 @@
 """What happens step by step, as columns: a run has millions of steps."""
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -53,6 +54,11 @@ class Steps:
     def add(self, row: StepRow) -> None:
         """One more step, a value of each column."""
         self.pending.append(row)
+        if len(self.pending) >= AT_ONCE:
+            self.settle()
+
+    def add_all(self, rows: Iterable[StepRow]) -> None:
+        self.pending.extend(rows)
         if len(self.pending) >= AT_ONCE:
             self.settle()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
 from servekit.simulator.measure import PERCENTILES, Measured, measure, window
-from servekit.simulator.record import Comparison, Difference
+from servekit.simulator.record import Comparison, Difference, Run
 from servekit.simulator.report import PLAIN, report_of
 from servekit.simulator.run import simulate
 from servekit.simulator.statistics import mean, paired
@@ -38,7 +38,7 @@ def compare(
         ]
         for _, config in options
     ]
-    starts = [max(window(run)[0] for run in same) for same in zip(*runs, strict=True)]
+    starts = [_start(same) for same in zip(*runs, strict=True)]
     measured = [
         [measure(run, start) for run, start in zip(each, starts, strict=True)] for each in runs
     ]
@@ -53,6 +53,15 @@ def compare(
     )
 
 
+def _start(same: Sequence[Run]) -> float:
+    """Where the last of them is warm. Of closed clients those of a fast system have gone by when a
+    slow one is, so there each counts from its own start on.
+    """
+    if any(run.config.workload.arrivals == "closed" for run in same):
+        return 0.0
+    return max(window(run)[0] for run in same)
+
+
 def _differences(first: list[Measured], other: list[Measured]) -> tuple[Difference, ...]:
     """Batch by batch of the same seeds: the same requests are in both."""
     found = []
@@ -63,7 +72,8 @@ def _differences(first: list[Measured], other: list[Measured]) -> tuple[Differen
         before = mean([one.whole for one, _ in pairs])
         gain = paired(
             [(one.whole, two.whole) for one, two in pairs],
-            [batch for one, two in pairs for batch in zip(one.batches, two.batches, strict=True)],
+            # of what too little was seen of there are no batches
+            [batch for one, two in pairs for batch in zip(one.batches, two.batches, strict=False)],
         )
         relative = gain.value / before if before else math.nan
         found.append(Difference(key, gain, relative, gain.low > 0 or gain.high < 0))

@@ -74,6 +74,31 @@ class SimulatedExecutor:
         work = Work(decodes, new, len(prefill), 0, drafts, accepted)
         return Outcome(decoded, tokens, seconds=seconds), work
 
+    def ahead(
+        self, ids: list[int], starts: list[int], most: int, now: float, until: float
+    ) -> tuple[list[float], list[float]]:
+        """The next steps in which these decode and nobody's answer ends, `most` of them or fewer,
+        that end before `until`: seconds of each, and when it ends. None where a subclass says in
+        `run` what a step takes.
+        """
+        if type(self).run is not SimulatedExecutor.run:
+            return [], []
+        ends, rows, context = self.ends, len(ids), sum(starts)
+        padded = rows + self.padding(rows)
+        most = min(most, min([ends[id] - start for id, start in zip(ids, starts, strict=True)]))
+        self.same = 0.0
+        seconds: list[float] = []
+        at: list[float] = []
+        while len(seconds) < most:
+            context += rows
+            each = self.step_time.seconds(padded, context / padded)
+            now += each
+            if now >= until:
+                break
+            seconds.append(each)
+            at.append(now)
+        return seconds, at
+
     def _said(self, ids: list[int], starts: list[int]) -> tuple[list[int], int]:
         """A token for each decode, and the sum of their positions.
 
@@ -90,11 +115,15 @@ class SimulatedExecutor:
         self.same = min(left, default=0.0) - 1
         return said.copy(), self.context
 
+    def padding(self, rows: int) -> int:
+        """Rows that see nothing, in a step of so many decodes: on a GPU it is a captured graph."""
+        return graph_rows(rows) - rows if self.padded else 0
+
     def _decode_step(self, decoded: list[int], rows: int, starts: int) -> tuple[Outcome, Work]:
-        """Nothing but decodes: on a GPU a captured graph, padded with rows that see nothing."""
-        padded = graph_rows(rows) if self.padded else rows
+        padding = self.padding(rows)
+        padded = rows + padding
         seconds = self.step_time.seconds(padded, (starts + rows) / padded)
-        return Outcome(decoded, {}, seconds=seconds), Work(rows, 0, 0, padded - rows, 0, 0)
+        return Outcome(decoded, {}, seconds=seconds), Work(rows, 0, 0, padding, 0, 0)
 
     def _sampled(self, row: Row) -> list[int]:
         """The accepted drafts and the token after them; nothing after STOP."""

@@ -1,6 +1,7 @@
 """Times between tokens, kept by step and not by token."""
 
 from collections.abc import Collection
+from operator import sub
 
 from servekit.simulator.columns import Gaps
 
@@ -42,6 +43,15 @@ class GapKeeper:
                 self._add(now, now - self.silent.pop(id), 1)
         self.before, self.speaking = now, speaking
         self.ids = None if others else decodes.copy()
+
+    def steps(self, at: list[float], decodes: list[int]) -> None:
+        """The same of several steps, all of these decodes."""
+        self.step(at[0], decodes, ())
+        before = at[:-1]
+        self.gaps.at.extend(at[1:])
+        self.gaps.seconds.extend(map(sub, at[1:], before))
+        self.gaps.count.extend([len(decodes)] * len(before))
+        self.before = at[-1]
 
     def ended(self, request_id: int) -> None:
         self.ids = None

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Collection
+from itertools import repeat
 from typing import NamedTuple
 
 from servekit.config.schema import Config
@@ -76,8 +77,12 @@ class Replica:
         seats.seats.first_step = len(self.record.steps) + (self.flight is not None)
         self.seats = seats
 
-    def wake(self, now: float) -> None:
-        """End the step that is under way and begin the next."""
+    def wake(self, now: float, until: Callable[[], float]) -> None:
+        """End the step that is under way and begin the next.
+
+        Steps in which nothing happens are taken at once if they end before `until`, when something
+        may come from outside; it is asked after the end of the step, which may let somebody come.
+        """
         if self.leaving and self.leaving[0][0] <= now:
             self._leave(now)
         if self.flight is not None:
@@ -86,6 +91,8 @@ class Replica:
             for request in self.scheduler.running:
                 if request.first_token_at is not None:
                     request.drafts = self.guesses
+        else:
+            now = self._leap(now, until)
         batch = self.scheduler.plan(now)
         if batch is None:
             self.flight = None
@@ -99,6 +106,30 @@ class Replica:
         running, waiting = len(scheduler.running), len(scheduler.line)
         self.flight = Flight(batch, outcome, work, running, waiting, held)
         self.wakes_at = now + outcome.seconds
+
+    def _leap(self, now: float, until: Callable[[], float]) -> float:
+        """Take the steps of which all is known; returns when they end."""
+        scheduler, most = self.scheduler, self.scheduler.leap.most()
+        if not most or (self.seats is not None and not self.seats.is_full):
+            return now
+        end = until()
+        if self.leaving and len(scheduler.line):
+            end = min(end, self.leaving[0][0])
+        decoding, answers = scheduler.seats.decoding, self.executor.answers
+        ids, starts = decoding.ids, decoding.starts
+        seconds, ends = self.executor.ahead(ids, starts, most, now, end)
+        if not seconds:
+            return now
+        steps, rows = len(seconds), len(ids)
+        free = scheduler.leap.take([[answers[id]] * steps for id in ids], seconds)
+        self.gaps.steps(ends, ids)
+        record, none = self.record, repeat(0)
+        alike = (repeat(len(scheduler.running)), repeat(len(scheduler.line)))
+        used = map(record.blocks_total.__sub__, free)
+        columns = (ends, seconds, repeat(rows), none, none, *alike, used, none, none, repeat(rows))
+        record.steps.add_all(zip(*columns, strict=False))
+        record.padding_tokens += steps * self.executor.padding(rows)
+        return ends[-1]
 
     def send(self, number: int, arrival: Arrival) -> None:
         """A request comes, at `arrival.at`.

@@ -41,6 +41,8 @@ class Tabled:
     def __init__(self, model: StepTime) -> None:
         self.model = model
         self.points: dict[tuple[float, int, int], float] = {}
+        self.pieces: dict[tuple[float, int, int], tuple[float, float]] = {}
+        """Where a straight line begins, and how far it rises up to the next point."""
 
     def seconds(self, decodes: float, context: float, prefill: Prefill = ()) -> float:
         """As the model says it, within a thousandth."""
@@ -49,9 +51,12 @@ class Tabled:
         mantissa, exponent = math.frexp(context)
         position = mantissa * (2 * FINE)
         below = int(position)
-        share = position - below
-        first = self._point(decodes, below, exponent)
-        return first + share * (self._point(decodes, below + 1, exponent) - first)
+        key = decodes, below, exponent
+        piece = self.pieces.get(key)
+        if piece is None:
+            first, second = self._point(*key), self._point(decodes, below + 1, exponent)
+            piece = self.pieces[key] = first, second - first
+        return piece[0] + (position - below) * piece[1]
 
     def _point(self, decodes: float, place: int, exponent: int) -> float:
         key = decodes, place, exponent

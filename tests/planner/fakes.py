@@ -117,6 +117,7 @@ def fake_prediction(**changes: object) -> Prediction:
         "requests_per_s": 1.0,
         "running": 2.0,
         "steps_per_request": 50.0,
+        "blocks": 1000,
         "utilization": 0.1,
         "band": 0.1,
         "standing": "modelled",

@@ -53,6 +53,21 @@ def test_the_worlds_of_these_tests_swap_and_merge():
     assert all(world.kv.query_tokens_total for world in worlds)
 
 
+def test_blocks_of_an_answer_are_found_eight_at_a_time_and_all_when_it_ends():
+    kv = blocks(40)
+    one = seated(kv, 1, SYSTEM)
+    one.tokens += [7] * 40
+    while not kv.reaches(one, len(one.tokens)):
+        kv.extend(one)
+    found = []
+    for full in (2, 9, 10, 11):
+        computed(kv, one, 4 * full)
+        found.append(len(asked(kv, one.tokens).tables[0]))
+    assert found == [2, 2, 10, 10]
+    kv.release(one)
+    assert len(asked(kv, one.tokens).tables[0]) == 11
+
+
 def test_a_copy_of_the_wrong_block_does_not_go_unseen():
     world = World(KvSettings(12, 4), Random(1), [[*SYSTEM, 1, 2, 3]])
     for _ in range(2):

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,10 +130,19 @@ def test_who_cannot_make_it_any_more_goes_behind_who_can():
     line = make_line(order="deadline", step_time=TokenTime(1.0))
     requests = asks(1, 10, due=20.0), asks(2, 10, due=15.0), asks(3, 10, due=40.0)
     assert order_of(line, *requests, now=3.0) == [2, 1, 3]
-    # from here on 2 and then 1 are late, and among the late the first to come goes first
+    # from here on 2 and then 1 are late, and of two that are as long the first to come goes first
     assert ids(line.merged([], 6.0)) == [1, 3, 2]
     assert ids(line.merged([], 11.0)) == [3, 1, 2]
     line.check()
+
+
+@pytest.mark.parametrize("patience", [1.0, math.inf])
+def test_a_long_prompt_lets_short_ones_past_that_come_while_it_is_computed(patience):
+    line = make_line(order="deadline", step_time=TokenTime(1.0))
+    long = asks(1, 1000, arrived=0.0, due=patience)
+    meanwhile = asks(2, 10, arrived=900.0, due=900.0 + patience)
+    after = asks(3, 10, arrived=995.0, due=995.0 + patience)
+    assert order_of(line, long, meanwhile, after, now=1200.0) == [2, 1, 3]
 
 
 def test_a_seated_prompt_is_late_when_what_is_left_of_it_takes_too_long():

@@ -92,10 +92,10 @@ def test_with_greedy_the_same_kind_of_load_preempts():
     assert scheduler.stats().preemptions_total > 0
 
 
-def test_before_anything_is_known_predicted_expects_max_tokens():
+def test_before_anything_is_known_predicted_expects_answers_to_be_long():
     world = World("predicted")
     world.seat(1, max_tokens=1600)
-    assert world.asked(newcomer(64, 1600)) == pytest.approx(2 * 100, abs=4)
+    assert 75 < world.asked(newcomer(64, 1600)) <= 2 * 100
 
 
 def test_predicted_asks_for_much_less_once_answers_are_known_to_be_short():

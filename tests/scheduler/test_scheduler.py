@@ -30,6 +30,17 @@ def test_a_long_prompt_is_computed_in_chunks_and_samples_at_its_end():
     assert seen == [(1, 0, 4, False), (1, 4, 4, False), (1, 8, 2, True)]
 
 
+def test_a_last_prompt_token_that_is_left_for_a_step_of_its_own_gives_the_first_token_then():
+    scheduler, executor = make_scheduler(budget=4), FakeExecutor(4)
+    asked = request(1, prompt=9, max_tokens=5)
+    scheduler.add(asked)
+    for now in (1.0, 2.0, 3.0, 4.0):
+        batch = scheduler.plan(now)
+        assert batch is not None
+        scheduler.commit(batch, executor.run(batch), now)
+    assert asked.first_token_at == 3.0
+
+
 def test_a_running_request_decodes_before_another_prompt_gets_the_rest_of_the_budget():
     scheduler, executor = make_scheduler(budget=4), FakeExecutor(4)
     scheduler.add(request(1, prompt=3))

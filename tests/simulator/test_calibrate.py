@@ -1,13 +1,14 @@
 """Step times read from a log: they come back as they were, and poor logs are refused by name."""
 
 import json
+import math
 import random
 from pathlib import Path
 
 import pytest
 
 from servekit.errors import ConfigError
-from servekit.simulator.calibrate import calibrate, non_negative
+from servekit.simulator.calibrate import calibrate, non_negative, read
 
 TRUTH = (4e-3, 2e-4, 3e-8, 5e-5, 2e-9, 1e-3)
 
@@ -52,6 +53,40 @@ def test_noise_is_told(tmp_path: Path) -> None:
     assert 0.04 < model.median_error < 0.1
     assert model.p95_error > model.median_error
     assert "measured in 400 steps" in str(model)
+
+
+def test_tokens_that_are_faster_together_are_learned(tmp_path: Path) -> None:
+    """As on a CPU, whose kernels are good at many rows and poor at three: what a step takes goes
+    by its tokens, whether they are decodes or of prompts."""
+
+    def taken(tokens: float) -> float:
+        return 0.1 * tokens if tokens <= 3 else 0.25 + 0.01 * math.sqrt(tokens)
+
+    chance = random.Random(5)
+    path = tmp_path / "steps"
+    with path.open("w") as file:
+        for number in range(600):
+            decodes = chance.choice((1, 1, 2, 3, 4, 8, 12, 16))
+            prefill = [(chance.randint(8, 200), 0)] if number % 3 == 0 else []
+            seconds = taken(decodes + sum(new for new, _ in prefill)) * chance.uniform(0.97, 1.03)
+            line = {"decodes": decodes, "context": 50, "prefill": prefill, "seconds": seconds}
+            file.write(json.dumps(line) + "\n")
+    model = calibrate(path)
+    for decodes, prompt in ((1, 0), (2, 0), (3, 0), (4, 0), (14, 0), (14, 20), (2, 20), (8, 150)):
+        prefill = [(prompt, 0)] if prompt else []
+        expected = taken(decodes + prompt)
+        assert model.seconds(decodes, 50, prefill) == pytest.approx(expected, rel=0.06)
+
+
+def test_steps_add_up_to_what_they_took_although_some_were_interrupted(tmp_path: Path) -> None:
+    path = log(tmp_path / "steps", noise=0.05)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[::10]:
+        line["seconds"] *= 1.6
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model, steps = calibrate(path), list(read(path))
+    modelled = sum(model.seconds(*step[:3]) for step in steps)
+    assert modelled == pytest.approx(sum(step.seconds for step in steps), rel=0.01)
 
 
 def test_no_part_of_a_step_takes_less_than_no_time(tmp_path: Path) -> None:

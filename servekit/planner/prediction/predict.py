@@ -58,6 +58,7 @@ def predict(config: Config, layout: KvLayout) -> Prediction:
         running=min(engine.seats, busy.running + busy.prefill) * data if busy else 0.0,
         utilization=rate / capacity if capacity else None,
         steps_per_request=_steps(busy) if busy else 0.0,
+        blocks=layout.num_blocks * data,
         band=engine.step.band,
         standing=engine.step.standing,
         method=METHOD,

@@ -95,6 +95,8 @@ class Prediction:
     """that rate over capacity, above 1 where it is not stable; None: nothing can run"""
     steps_per_request: float
     """steps of all copies for each request, about: what a simulation takes"""
+    blocks: int
+    """of cache, over all copies"""
     band: float
     """relative half-width of the interval around times and rates that the step model errs by"""
     standing: str

@@ -22,14 +22,16 @@ STEP_S, ROW_S, REQUEST_S, PROMPT_TOKEN_S = 85e-6, 1e-6, 300e-6, 0.1e-6
 one core of 2024, rather more than less."""
 LAST = 2.5
 """Mean answers that the last one to end is long."""
+BLOCK_S = 0.2e-6
+"""To set up a block of cache: nothing but for caches of a size that only tests have."""
 BUDGET_S = 0.3
 """Of that, for one deployment."""
 COUNTS = (100, 150, 200, 300, 400, 600, 800, 1200, 1600)
 """Requests of a run: few different numbers, so that deployments that are compared mostly have the
 same. Of fewer than the first a percentile says little; the last has 16 beyond its p99."""
 
-FILLINGS = 3
-"""Times that as many requests come in a run as run at once: the first third fills it."""
+FILLINGS = 2
+"""Times that as many requests come in a run as run at once: the first half fills it."""
 
 ENDLESS = Percentiles(None, None, None)
 
@@ -40,7 +42,7 @@ def cost_s(config: Config, prediction: Prediction, requests: int) -> float:
     rows, prompt = min(work.output, longest), min(work.prompt, longest)
     steps = min(prediction.steps_per_request, rows + prompt)
     each = steps * STEP_S + rows * ROW_S + prompt * PROMPT_TOKEN_S + REQUEST_S
-    return requests * each + LAST * rows * STEP_S
+    return requests * each + LAST * rows * STEP_S + prediction.blocks * BLOCK_S
 
 
 def least(prediction: Prediction) -> int:
@@ -78,9 +80,7 @@ def simulated(config: Config, prediction: Prediction) -> Prediction:
         return prediction
     count = affordable(config, prediction)
     if not count:
-        return _closed(
-            prediction, f"a run of {least(prediction):,} requests is too long for a plan"
-        )
+        return _closed(prediction, too_few(config, prediction))
     from servekit.planner.prediction.sample import sample  # takes as long as planning without it
 
     try:
@@ -103,6 +103,14 @@ def simulated(config: Config, prediction: Prediction) -> Prediction:
         method=f"times simulated, one seed; rates and goodput by {CLOSED_FORMS}",
         sampled=times.sampled,
     )
+
+
+def too_few(config: Config, prediction: Prediction) -> str:
+    """Why there is no run."""
+    wanted, there = least(prediction), moments_of(config.workload).requests
+    if there is not None and there < wanted:
+        return f"the trace has {there:,} requests, and a run takes {wanted:,}"
+    return f"a run of {wanted:,} requests is too long for a plan"
 
 
 def _closed(prediction: Prediction, why: str) -> Prediction:
