@@ -73,8 +73,8 @@ class SchedulerConfig(Group):
         "requests of class batch get while interactive ones wait"
     )
     tenant_weights: dict[str, PositiveFloat] = Field(
-        description="with order fair: share of each tenant against 1 of those not named; a tenant's "
-        "name is the first 16 hexadecimal digits of the SHA-256 of its API key"
+        description="with order fair: share of each tenant against 1 of those not named; the name "
+        "of a tenant is the first 16 hexadecimal digits of the SHA-256 of its API key"
     )
 
     @model_validator(mode="after")

@@ -16,6 +16,8 @@ HASTE = 1.25
 """A prompt is hurried when it would need so many times less than it will; more may come."""
 CLOSE = 0.03
 """A step that is shorter than it may be by less than this share is full."""
+LOST = 1.5
+"""Times what decodes alone take, where that is more than a step may take: it is lost already."""
 TRIES = 4
 SAMPLED = 64
 """Steps of a kind that are all measured; after them, one in `SPARSE`."""
@@ -192,9 +194,13 @@ class Pace:
         if not meter.decodes or self.step_time is None:
             return inf
         fast = self.fast_s
+        if fast == inf and self.config.decode_slowdown is None:
+            return inf
+        alone = self.seconds(meter.decodes, meter.context)
+        if alone >= fast:
+            fast = LOST * alone
         if self.config.decode_slowdown is None:
             return fast
-        alone = self.seconds(meter.decodes, meter.context)
         slow = min(fast, self.config.decode_slowdown * alone)
         if slow < fast and self._is_late(meter, slow, fast):
             return fast

@@ -85,7 +85,8 @@ class SimulatedExecutor:
             return [], []
         ends, rows, context = self.ends, len(ids), sum(starts)
         padded = rows + self.padding(rows)
-        most = min(most, min([ends[id] - start for id, start in zip(ids, starts, strict=True)]))
+        left = min([ends[id] - start for id, start in zip(ids, starts, strict=True)])
+        most = int(min(most, left))
         self.same = 0.0
         seconds: list[float] = []
         at: list[float] = []

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servekit.scheduler.kv import KvSettings
-from servekit.scheduler.pace import CLOSE, LOOK_AHEAD, Drift, Pace
+from servekit.scheduler.pace import CLOSE, LOOK_AHEAD, LOST, Drift, Pace
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
 from tests.conftest import tiny_config
@@ -83,6 +83,9 @@ def test_a_step_stays_within_its_time_and_uses_it(decodes, prompts, limit_ms):
     found = given_out(meter, *prompts)
     chunks = [(n, start) for n, (start, _) in zip(found, prompts, strict=True) if n]
     seconds = machine.seconds(decodes, 500.0, chunks)
+    alone = machine.seconds(decodes, 500.0)
+    if alone >= limit_ms / 1000:
+        limit_ms = 1000 * LOST * alone
     if found[0] > BLOCK:
         assert seconds <= limit_ms / 1000 * (1 + 1e-9)
     lacks = next((i for i, n in enumerate(found) if n < prompts[i][1]), None)
@@ -92,10 +95,23 @@ def test_a_step_stays_within_its_time_and_uses_it(decodes, prompts, limit_ms):
         assert block > limit_ms / 1000 * (1 - 2 * CLOSE)
 
 
-@given(st.integers(0, 90_000), st.integers(1, 5000), st.floats(0.1, 9.0))
-def test_the_first_prompt_gets_a_block_however_little_time_there_is(start, missing, limit_ms):
-    meter = make_pace(Machine(), max_step_ms=limit_ms).meter(0.0, 100, 500.0)
-    assert given_out(meter, (start, missing), (0, 100)) == [min(missing, BLOCK), 0]
+@given(st.integers(0, 90_000), st.integers(BLOCK, 5000), st.floats(1.0, 1.001))
+def test_the_first_prompt_gets_a_block_however_little_time_there_is(start, missing, share):
+    machine = Machine()
+    limit_ms = share * 1000 * machine.seconds(100, 500.0) + 1e-6
+    meter = make_pace(machine, max_step_ms=limit_ms).meter(0.0, 100, 500.0)
+    assert given_out(meter, (start, missing), (0, 100)) == [BLOCK, 0]
+
+
+@given(st.floats(0.1, 9.0))
+def test_where_decodes_alone_take_too_long_prompts_get_half_as_much_again(limit_ms):
+    machine = Machine()
+    alone = machine.seconds(100, 500.0)
+    assert alone > limit_ms / 1000
+    meter = make_pace(machine, max_step_ms=limit_ms).meter(0.0, 100, 500.0)
+    (tokens,) = given_out(meter, (0, 4000))
+    assert tokens > BLOCK
+    assert machine.seconds(100, 500.0, [(tokens, 0)]) <= LOST * alone * (1 + 1e-9)
 
 
 def test_a_chunk_is_found_with_few_questions():
