@@ -104,7 +104,7 @@ class KvBlocks:
 
     def is_computed_by_another(self, request: Request, hit: Hit) -> bool:
         """A running request computes much of what this one lacks: worth waiting for."""
-        if request.id in self.host.swapped:
+        if self.is_swapped(request):
             return False
         return self.cache.is_computed_by_another(request, hit)
 

@@ -19,14 +19,6 @@ class Prompts:
         self.running, self.line, self.kv = scheduler.seats, scheduler.line, scheduler.kv
         self.pace, self.reserve = scheduler.pace, scheduler.reserve
 
-    @property
-    def prefix_query_tokens_total(self) -> int:
-        return self.kv.query_tokens_total
-
-    @property
-    def prefix_hit_tokens_total(self) -> int:
-        return self.kv.hit_tokens_total
-
     def plan(self, step: Step, now: float) -> Meter | None:
         """Rows of prompt tokens, until the step is full; None if there is nobody for any."""
         running, line, prefilling = self.running, self.line, step.prefilling

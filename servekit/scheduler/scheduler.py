@@ -187,7 +187,7 @@ class Scheduler:
             merged_blocks_total=self.kv.merged_blocks_total,
             prefix_query_tokens_total=self.kv.query_tokens_total,
             prefix_hit_tokens_total=self.kv.hit_tokens_total,
-            prefix_miss_tokens_total=self.kv.missed,
+            prefix_miss_tokens_total=dict(self.kv.missed),
             refused_total=dict(self.door.refused),
             predicted_ttft_s=self.door.forecast.typical(self),
             step_budget_tokens=self.pace.budget_tokens,

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from servekit.config.schema import Config
-from servekit.simulator.columns import Gaps, Seats, SeatState, Steps
-
-__all__ = ["Gaps", "SeatState", "Seats", "Steps"]
+from servekit.simulator.columns import Gaps, Seats, Steps
 
 End = Literal["finished", "refused", "left", "unfinished"]
 """`left`: the client had no first token within its patience; `unfinished`: the run ended first."""

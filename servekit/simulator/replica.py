@@ -253,5 +253,5 @@ class Replica:
         totals = self.scheduler.stats()
         self.record.prefix_query_tokens = totals.prefix_query_tokens_total
         self.record.prefix_hit_tokens = totals.prefix_hit_tokens_total
-        self.record.wasted_tokens = self.scheduler.shortage.preempted_tokens_total
-        self.record.misses = dict(self.scheduler.kv.missed)
+        self.record.wasted_tokens = totals.preempted_tokens_total
+        self.record.misses = totals.prefix_miss_tokens_total

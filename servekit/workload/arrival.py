@@ -60,11 +60,6 @@ def _drawn(token: int, count: int, vocabulary: int) -> list[int]:
     return [int(draw() * vocabulary) for _ in repeat(None, count)]
 
 
-def answer_token(arrival: Arrival) -> int:
-    """What a modelled engine says to it, `output_tokens` times: the next turn repeats that."""
-    return arrival.answer
-
-
 def grown(before: Arrival, prompt_tokens: int, token: int) -> Runs:
     """A prompt that repeats the one before and its answer as far as it is longer than them.
 

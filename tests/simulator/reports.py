@@ -5,21 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from servekit.config.schema import Config
+from servekit.simulator.columns import Gaps, Seats, SeatState, Steps
 from servekit.simulator.pages.metrics import METRICS, Metric
 from servekit.simulator.record import (
     Comparison,
     CopyRecord,
     Difference,
     Estimate,
-    Gaps,
     Latency,
     Report,
     Run,
-    Seats,
-    SeatState,
     Series,
     Served,
-    Steps,
     Target,
 )
 

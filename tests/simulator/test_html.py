@@ -13,6 +13,7 @@ import pytest
 from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.errors import ServekitError
+from servekit.simulator.columns import Gaps, Seats, SeatState
 from servekit.simulator.pages.figures import curve, distributions, ended, values
 from servekit.simulator.pages.html import page, write
 from servekit.simulator.pages.timeline import (
@@ -23,7 +24,6 @@ from servekit.simulator.pages.timeline import (
     together,
     window_empty_share,
 )
-from servekit.simulator.record import Gaps, Seats, SeatState
 from tests.simulator.reports import PLAIN, comparison, report, run
 
 EVIL = '</script><img src=x onerror=alert(1)>"&\u2028'

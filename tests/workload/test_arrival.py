@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servekit.workload.arrival import Arrival, answer_token, grown, prompt
+from servekit.workload.arrival import Arrival, grown, prompt
 
 RUNS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), min_size=1, max_size=5)
 
@@ -26,7 +26,7 @@ def test_a_prompt_is_its_runs_one_after_the_other() -> None:
 
 def test_the_next_turn_repeats_prompt_and_answer_and_adds_to_them() -> None:
     first = arrival([(4, 2), (7, 3)], output=2, answer=9)
-    assert answer_token(first) == 9
+    assert first.answer == 9
     then = arrival(list(grown(first, 10, 5)))
     assert then.prompt == [4, 4, 7, 7, 7, 9, 9, 5, 5, 5]
 

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from servekit.layout import INDENT, bullets, indent, section
 from servekit.output import write_json
 from servekit.planner.catalogue.models import count
 from servekit.planner.pages.bars import memory_bar
@@ -26,8 +25,6 @@ from servekit.spec.model import parameters
 
 if TYPE_CHECKING:
     from servekit.config.compose import Composed
-
-INDENT = 2
 
 
 def main(composed: "Composed", as_json: bool, explain: bool = False) -> int:
@@ -74,28 +71,13 @@ def render(made: Plan, width: int) -> RenderableType:
         parts += section("Throughput and cost", service_table(made, prediction))
         parts.append(indent(Text(f"how: {prediction.method}", style="dim")))
     if made.warnings:
-        parts += section("Warnings", bullets(list(made.warnings)))
+        parts += section("Warnings", bullets(list(made.warnings), mark="!", style="yellow"))
     if made.advice:
         parts += section("What would mend it", advice_table(made))
     elif made.exit_code:
         none = "Nothing that was tried does: take larger hardware or a smaller model."
         parts += section("What would mend it", Text(none))
     return Group(*parts)
-
-
-def section(title: str, *bodies: RenderableType) -> list[RenderableType]:
-    return [Text(), Text(title, style="bold"), *(indent(body) for body in bodies)]
-
-
-def indent(body: RenderableType) -> Padding:
-    return Padding(body, (0, 0, 0, INDENT))
-
-
-def bullets(lines: list[str]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for line in lines:
-        table.add_row(Text("!", style="yellow"), line)
-    return table
 
 
 def headline(made: Plan) -> RenderableType:

@@ -5,6 +5,7 @@ import math
 from rich.table import Table
 from rich.text import Text
 
+from servekit.layout import grid
 from servekit.planner.advice.advice import Advice
 from servekit.planner.capability import cannot_run
 from servekit.planner.pages.bars import FILLS, STYLES
@@ -16,15 +17,6 @@ from servekit.spec.memory import Ledger
 from servekit.spec.model import GIB
 
 TARGET_STYLES = {"meets": "green", "misses": "red", "impossible": "red", "unsure": "yellow"}
-
-
-def grid(*headings: str, left: tuple[int, ...] = (0,)) -> Table:
-    """Numbers to the right but for the columns in `left`; no rules, headings dim."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place in left else "right", no_wrap=True)
-    table.show_header = any(headings)
-    return table
 
 
 def memory_table(book: Ledger) -> Table:

@@ -7,10 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.config.schema import Config
+from servekit.layout import INDENT, bullets, grid, indent, section
 from servekit.simulator.pages.metrics import BY_KEY, NONE, Metric, half, number
 from servekit.simulator.pages.reasons import best, by_key, reasons
-from servekit.simulator.pages.tables import grid, measured
-from servekit.simulator.pages.terminal import INDENT, bullets, console, indent, section, traffic
+from servekit.simulator.pages.tables import measured
+from servekit.simulator.pages.terminal import console, traffic
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, verdict
 from servekit.simulator.record import Comparison, Difference
 
@@ -44,7 +45,7 @@ def render(comparison: Comparison, config: Config, width: int) -> RenderableType
     parts += section(traffic(config, first), *tables)
     parts.append(indent(Text(legend(comparison), style="dim")))
     if why := reasons(comparison):
-        parts += section("Why", bullets(why))
+        parts += section("Why", bullets(why, mark="+", style="cyan"))
     return Group(*parts)
 
 

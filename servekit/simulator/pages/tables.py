@@ -7,6 +7,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from servekit.layout import grid
 from servekit.simulator.pages.metrics import (
     BY_KEY,
     LATENCIES,
@@ -36,15 +37,6 @@ CURVES = (
     ("goodput_per_s", "goodput requests/s", "{:,.2f}", 1),
 )
 """Of a Series: which, what people call it, how its peak is written and what makes that of it."""
-
-
-def grid(*headings: str, left: tuple[int, ...] = (0,)) -> Table:
-    """Numbers to the right but for the columns in `left`; no rules, headings dim."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place in left else "right", no_wrap=True)
-    table.show_header = any(headings)
-    return table
 
 
 def latency_table(report: Report, width: int) -> Table:

@@ -1,11 +1,10 @@
 """`servekit simulate`: the page of one simulated deployment, verdict first."""
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from servekit.config.schema import Config
+from servekit.layout import INDENT, bullets, indent, section
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.pages.tables import (
     curves_table,
@@ -16,8 +15,6 @@ from servekit.simulator.pages.tables import (
 )
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, advice, ends, verdict
 from servekit.simulator.record import Report
-
-INDENT = 2
 
 
 def show(report: Report, config: Config) -> None:
@@ -44,7 +41,7 @@ def render(report: Report, config: Config, width: int) -> RenderableType:
         title = f"The first seed over {number(report.series.at[-1])} s"
         parts += section(title, curves_table(report.series, width - INDENT))
     if said := advice(report, config):
-        parts += section("What to try", bullets(said))
+        parts += section("What to try", bullets(said, mark="+", style="cyan"))
     return Group(*parts)
 
 
@@ -87,18 +84,3 @@ def traffic(config: Config, report: Report) -> str:
         return f"Latency with {load.concurrency:,} clients, {rate} of {lengths}"
     bursts = f" in bursts of {load.burst_size:,}" if load.arrivals == "bursts" else ""
     return f"Latency at {rate}{bursts} of {lengths}"
-
-
-def section(title: str, *bodies: RenderableType) -> list[RenderableType]:
-    return [Text(), Text(title, style="bold"), *(indent(body) for body in bodies)]
-
-
-def indent(body: RenderableType) -> Padding:
-    return Padding(body, (0, 0, 0, INDENT))
-
-
-def bullets(lines: list[str]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for line in lines:
-        table.add_row(Text("+", style="cyan"), line)
-    return table

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from servekit.simulator.record import Run, Seats, SeatState
+from servekit.simulator.columns import Seats, SeatState
+from servekit.simulator.record import Run
 
 Figure = dict[str, Any]
 """`data` and `layout` of plotly.js; of a timeline also `hover`, from which the page makes text."""
