@@ -91,6 +91,7 @@ class Door:
 
     def first_token(self, request: Request) -> None:
         """It has one: what was predicted can be compared."""
+        self.forecast.served(request)
         promise = self.open.pop(request.id, None)
         if promise is not None and request.first_token_at is not None:
             self._learn(promise, request.first_token_at - request.arrived)

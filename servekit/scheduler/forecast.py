@@ -83,7 +83,6 @@ class Forecast:
         """Seconds from now to its first token; uncorrected."""
         self.lengths.refresh(standing.running)
         fresh = self._uncached(request, standing)
-        self.prompt_tokens += (fresh - self.prompt_tokens) * (SMOOTH if self.prompt_tokens else 1.0)
         return self._ttft_s(request, fresh, standing)
 
     def typical(self, standing: Standing) -> float | None:
@@ -98,6 +97,11 @@ class Forecast:
             return self.corrected(self._ttft_s(None, self.prompt_tokens, standing))
         finally:
             self._looked, self._view = self._view, deciding
+
+    def served(self, request: Request) -> None:
+        """It has its first token, so what was to compute of its prompt is known."""
+        fresh = len(request.prompt) - request.cached_tokens
+        self.prompt_tokens += (fresh - self.prompt_tokens) * (SMOOTH if self.prompt_tokens else 1.0)
 
     def corrected(self, predicted_s: float) -> float:
         return predicted_s * exp(self.bias)

@@ -79,36 +79,28 @@ def test_prompts_ahead_of_it_are_waited_for():
     assert clock.until_first_token(clock.add(2000)) == pytest.approx(expected, rel=0.25)
 
 
-def test_when_all_seats_are_taken_those_who_run_have_to_end_first():
-    clock = Clock(seats=4)
+@pytest.mark.parametrize(
+    ("limits", "prompt", "least", "off"),
+    [
+        ({"seats": 4}, 100, 1.5, 0.35),
+        ({"seats": 64, "num_blocks": 200, "reserve": "worst_case"}, 600, 2.0, 0.4),
+    ],
+    ids=["seats", "blocks"],
+)
+def test_when_there_are_none_left_those_who_run_have_to_end_first(limits, prompt, least, off):
+    clock = Clock(**limits)
     for _ in range(40):  # answers of 100 tokens are known
-        clock.add(100, 100)
+        clock.add(prompt, 100)
     while clock.scheduler.busy:
         clock.step()
     for _ in range(8):
-        clock.add(100, 100)
+        clock.add(prompt, 100)
     clock.step()
-    expected = predicted(clock, 100)
-    one = clock.add(100, 100)
+    expected = predicted(clock, prompt)
+    one = clock.add(prompt, 100)
     took = clock.until_first_token(one)
-    assert took > 1.5
-    assert took == pytest.approx(expected, rel=0.35)
-
-
-def test_when_blocks_are_short_those_who_run_have_to_end_first():
-    clock = Clock(seats=64, num_blocks=200, reserve="worst_case")
-    for _ in range(40):
-        clock.add(600, 100)
-    while clock.scheduler.busy:
-        clock.step()
-    for _ in range(8):
-        clock.add(600, 100)
-    clock.step()
-    expected = predicted(clock, 600)
-    one = clock.add(600, 100)
-    took = clock.until_first_token(one)
-    assert took > 2.0
-    assert took == pytest.approx(expected, rel=0.4)
+    assert took > least
+    assert took == pytest.approx(expected, rel=off)
 
 
 def test_what_is_cached_is_not_waited_for():
@@ -127,8 +119,9 @@ def test_a_bias_is_learnt_and_taken_out():
     assert clock.forecast.corrected(2.0) == pytest.approx(3.0, rel=0.02)
 
 
-def test_of_a_typical_request_the_prompt_is_that_of_those_that_came():
-    clock = Clock()
+@pytest.mark.parametrize("slo", [TARGET, {}], ids=["with a target", "without"])
+def test_of_a_typical_request_the_prompt_is_that_of_those_that_came(slo):
+    clock = Clock(slo=slo)
     for _ in range(50):
         clock.until_first_token(clock.add(4000, 1))
     assert clock.forecast.typical(clock.scheduler) == pytest.approx(0.25, rel=0.3)
