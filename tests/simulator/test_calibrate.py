@@ -4,11 +4,18 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import servekit.simulator.run
 from servekit.errors import ConfigError
-from servekit.simulator.calibrate import calibrate, non_negative, read
+from servekit.simulator.calibrate import calibrate, read
+from servekit.simulator.least_squares import non_negative
+from servekit.simulator.replica import Replica
+from servekit.simulator.run import simulate
+from servekit.spec.latency import step_model
+from tests.conftest import tiny_config
 
 TRUTH = (4e-3, 2e-4, 3e-8, 5e-5, 2e-9, 1e-3)
 
@@ -101,6 +108,42 @@ def test_least_squares_keeps_to_numbers_above_zero() -> None:
     constant, slope = non_negative(rows, [3.0, 2.0, 1.0], [1.0] * 3)
     assert constant == pytest.approx(2.0)
     assert slope == 0.0
+
+
+def test_the_host_s_time_between_steps_is_part_of_them(tmp_path: Path) -> None:
+    path = log(tmp_path / "steps")
+    without = calibrate(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["between"] = line["seconds"] / 4
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for decodes in (1, 30):
+        expected = 1.25 * without.seconds(decodes, 500, [(64, 0)])
+        assert calibrate(path).seconds(decodes, 500, [(64, 0)]) == pytest.approx(expected)
+
+
+def test_a_simulated_scheduler_begins_with_what_the_engine_s_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measured step times are the device's; the scheduler learns of them by the steps it sees."""
+    config = tiny_config()
+    modelled, copies = step_model(config), []
+
+    class Slower:
+        def seconds(self, *step: Any) -> float:
+            return 3 * modelled.seconds(*step)
+
+    class Watched(Replica):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            copies.append(self)
+
+    monkeypatch.setattr(servekit.simulator.run, "Replica", Watched)
+    simulate(config, requests=30, seed=1, step_time=Slower())
+    pace, device = copies[0].scheduler.pace, copies[0].executor.step_time
+    assert pace.step_time.seconds(4, 50.0) == pytest.approx(modelled.seconds(4, 50.0), rel=1e-3)
+    assert device.seconds(4, 50.0) == pytest.approx(3 * modelled.seconds(4, 50.0), rel=1e-3)
+    assert pace.decoding.factor == pytest.approx(3, rel=0.05)
 
 
 def test_a_log_that_ends_in_the_middle_of_a_line_is_read_up_to_it(tmp_path: Path) -> None:
