@@ -2,7 +2,8 @@
 
 A step is a sum of a few parts, none of which takes less than no time: what its tokens take together
 (a line with corners, as kernels are better at some sizes), each decode, the context that decodes
-read, the pairs that prompt attention computes, each prompt.
+read, the pairs that prompt attention computes, each prompt, and the rows that stay empty where
+kernels of a CPU take rows by eights (a prompt of 33 tokens takes as long as one of 40).
 """
 
 import json
@@ -18,7 +19,7 @@ from servekit.errors import ConfigError
 from servekit.simulator.least_squares import non_negative
 from servekit.simulator.statistics import percentile
 
-FEATURES = ("decode", "context", "prompt_pair", "prompt")
+FEATURES = ("decode", "context", "prompt_pair", "prompt", "empty_row")
 LEAST_STEPS = 50
 LEAST_OF_A_KIND = 10
 """Steps with prompts, and steps without."""
@@ -33,6 +34,8 @@ LEAST_IN_BUCKET = 5
 SMALL = 16.0
 """Tokens of a step up to which each number is a size of its own: kernels take rows by fours or
 eights, and the one that is too many costs."""
+TILE = 8
+"""Rows that are computed together, in steps of more than SMALL tokens."""
 DOUBT = 1e-3
 """Weight of a step that would say that a feature takes no time."""
 TYPICAL = 2.0
@@ -89,7 +92,9 @@ class Calibration:
 
 def features(decodes: float, context: float, prefill: Prefill) -> tuple[float, ...]:
     pairs = sum(new * (there + new / 2) for new, there in prefill)
-    return float(decodes), float(decodes * context), float(pairs), float(len(prefill))
+    tokens = decodes + sum(new for new, _ in prefill)
+    empty = -tokens % TILE if tokens > SMALL else 0.0
+    return float(decodes), float(decodes * context), float(pairs), float(len(prefill)), float(empty)
 
 
 def calibrate(path: Path) -> Calibration:

@@ -85,6 +85,26 @@ def test_tokens_that_are_faster_together_are_learned(tmp_path: Path) -> None:
         assert model.seconds(decodes, 50, prefill) == pytest.approx(expected, rel=0.06)
 
 
+def test_rows_that_stay_empty_in_a_kernel_are_learned(tmp_path: Path) -> None:
+    """As on a CPU whose kernels take eight rows at once: the ninth costs as much as all eight."""
+
+    def taken(tokens: int) -> float:
+        return 0.02 + 0.01 * math.ceil(tokens / 8)
+
+    chance = random.Random(5)
+    path = tmp_path / "steps"
+    with path.open("w") as file:
+        for number in range(600):
+            decodes = chance.choice((1, 2, 3, 4, 8, 12, 16))
+            prefill = [(chance.randint(20, 100), 0)] if number % 2 else []
+            seconds = taken(decodes + sum(new for new, _ in prefill))
+            line = {"decodes": decodes, "context": 50, "prefill": prefill, "seconds": seconds}
+            file.write(json.dumps(line) + "\n")
+    model = calibrate(path)
+    for tokens in (47, 48, 49, 52, 71, 73):
+        assert model.seconds(8, 50, [(tokens - 8, 0)]) == pytest.approx(taken(tokens), rel=0.04)
+
+
 def test_steps_add_up_to_what_they_took_although_some_were_interrupted(tmp_path: Path) -> None:
     path = log(tmp_path / "steps", noise=0.05)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
