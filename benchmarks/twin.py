@@ -12,10 +12,11 @@ the fitted step times, and both are asked for the same numbers. "steps replayed"
 with what the engine's own steps of that load took, each for a step of its kind, so what is left is
 not for step times to explain.
 
-Loads are shares of what the first engine gave 16 clients. Light is below what makes requests wait.
-The knee, where seats begin to run out, and what is over capacity are not put close to it: the wait
-grows by 1 - 1/share of the time that passes over capacity, so that at 1.1 a hundredth in the steps
-is a tenth in it, at 1.5 a thirtieth; at 0.9 a queue stays or goes by chance.
+Loads are shares of what the first engine gave 16 clients: one that leaves the engine idle at times,
+the knee where seats begin to run out, and one that the engine cannot serve. The last two keep a
+distance from capacity, where a comparison says little: above it the wait grows by (share - 1) of
+each second, so steps that take 1 % longer make it 1 / (1 - 1/share) % longer, which is 11 % at a
+share of 1.1 and 3 % at 1.5; just below it, a queue stays or goes by chance.
 """
 
 import argparse
@@ -259,8 +260,10 @@ def main() -> None:
     print(shown)
     if given.out:
         command = "python -m benchmarks.twin " + " ".join(sys.argv[1:])
+        about = __doc__.split("\n\n", 2)[2]
         given.out.write_text(
-            f"# Twin\n\n{shown}\n\nCommand: `{command}`\n\n{platform.platform()}\n"
+            f"# The simulator against the engine\n\n    {command}\n\n{about}\n{shown}\n\n"
+            f"{platform.platform()}\n"
         )
 
 

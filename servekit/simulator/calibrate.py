@@ -1,9 +1,10 @@
 """Step times of an engine that ran, from the log of its steps (telemetry.step_log).
 
 A step is a sum of a few parts, none of which takes less than no time: what its tokens take together
-(a line with corners, as kernels are better at some sizes), each decode, the context that decodes
-read, the pairs that prompt attention computes, each prompt, and the rows that stay empty where
-kernels of a CPU take rows by eights (a prompt of 33 tokens takes as long as one of 40).
+and what the rows take that sample, of which the logits are computed (both lines with corners, as
+kernels are better at some sizes), each decode, the context that decodes read, the pairs that prompt
+attention computes, each prompt, and the rows that stay empty where kernels of a CPU take rows by
+eights (33 tokens take as long as 40).
 """
 
 import json
@@ -57,6 +58,23 @@ class Step(NamedTuple):
     def tokens(self) -> float:
         return self.decodes + sum(new for new, _ in self.prefill)
 
+    @property
+    def samples(self) -> float:
+        """Rows, if every chunk is the last of its prompt."""
+        return self.decodes + len(self.prefill)
+
+
+class Line(NamedTuple):
+    at: tuple[float, ...]
+    """Where it has a corner, rising; at least two."""
+    seconds: tuple[float, ...]
+
+    def __call__(self, size: float) -> float:
+        """Beyond the ends it goes on; above, it does not fall."""
+        place, share = _between(self.at, size)
+        low, high = self.seconds[place : place + 2]
+        return max(low + share * (high - low), high if share > 1 else 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -66,10 +84,11 @@ class Calibration:
     steps: int
     coefficients: tuple[float, ...]
     """Seconds of one of each of FEATURES."""
-    sizes: tuple[float, ...]
-    """Tokens of a step where the line has a corner, rising; at least two."""
-    together: tuple[float, ...]
+    together: Line
     """Seconds that so many tokens take together."""
+    sampled: Line
+    """Seconds that logits of so many rows take; more or fewer than were seen take no more and no
+    less (decodes and prompts, which have seconds of their own, do)."""
     median_error: float
     p95_error: float
 
@@ -77,11 +96,11 @@ class Calibration:
         tokens = decodes + sum(new for new, _ in prefill)
         if tokens <= 0:
             return 0.0
+        fewest, *_, most = self.sampled.at
+        rows = min(max(decodes + len(prefill), fewest), most)
         row = features(decodes, context, prefill)
-        place, share = _between(self.sizes, tokens)
-        low, high = self.together[place : place + 2]
-        line = max(low + share * (high - low), high if share > 1 else 0.0)
-        return line + sum(map(float.__mul__, self.coefficients, row))
+        lines = self.together(tokens) + self.sampled(rows)
+        return lines + sum(map(float.__mul__, self.coefficients, row))
 
     def __str__(self) -> str:
         return (
@@ -101,10 +120,11 @@ def calibrate(path: Path) -> Calibration:
     """Raises ConfigError for a file that is no step log, or says too little."""
     steps = list(read(path))
     _check(path, steps)
-    sizes = _corners(steps)
-    found = fit(steps, sizes)
-    few = len(FEATURES)
-    model = Calibration(str(path), len(steps), found[:few], sizes, found[few:], 0.0, 0.0)
+    together, sampled = corners_of(steps)
+    found = fit(steps, together, sampled)
+    few, most = len(FEATURES), len(FEATURES) + len(together)
+    lines = Line(together, found[few:most]), Line(sampled, found[most:])
+    model = Calibration(str(path), len(steps), found[:few], *lines, 0.0, 0.0)
     errors = sorted(_error(model, step) for step in steps)
     return replace(model, median_error=percentile(errors, 0.5), p95_error=percentile(errors, 0.95))
 
@@ -161,18 +181,26 @@ def _check(path: Path, steps: list[Step]) -> None:
             )
 
 
-def _corners(steps: Sequence[Step]) -> tuple[float, ...]:
-    """Each small number of tokens, and the median of each half octave, of which there are enough
-    steps, and both ends.
+def corners_of(steps: Sequence[Step]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the lines for tokens and for rows that sample. In a step of decodes alone both are the
+    same number, so it is steps with prompts that must be enough to tell the second.
+    """
+    mixed = [step.samples for step in steps if step.prefill]
+    tokens, rows = [step.tokens for step in steps], [step.samples for step in steps]
+    return _corners(tokens, tokens), _corners(mixed, rows)
+
+
+def _corners(sizes: Sequence[float], all_sizes: Sequence[float]) -> tuple[float, ...]:
+    """Each small size, and the median of each half octave, of which there are enough, and both
+    ends of all of them.
     """
     buckets: dict[int, list[float]] = {}
-    for step in steps:
-        octaves = math.log2(step.tokens / SMALL)
-        key = int(step.tokens) if octaves <= 0 else int(SMALL) + math.ceil(2 * octaves)
-        buckets.setdefault(key, []).append(step.tokens)
+    for size in sizes:
+        octaves = math.log2(size / SMALL)
+        key = int(size) if octaves <= 0 else int(SMALL) + math.ceil(2 * octaves)
+        buckets.setdefault(key, []).append(size)
     often = {median(bucket) for bucket in buckets.values() if len(bucket) >= LEAST_IN_BUCKET}
-    sizes = [step.tokens for step in steps]
-    return tuple(sorted(often | {min(sizes), max(sizes)}))
+    return tuple(sorted(often | {min(all_sizes), max(all_sizes)}))
 
 
 def _between(sizes: Sequence[float], tokens: float) -> tuple[int, float]:
@@ -181,23 +209,32 @@ def _between(sizes: Sequence[float], tokens: float) -> tuple[int, float]:
     return place, (tokens - sizes[place]) / (sizes[place + 1] - sizes[place])
 
 
-def _row(step: Step, sizes: Sequence[float]) -> tuple[float, ...]:
+def _shares(corners: Sequence[float], size: float) -> list[float]:
+    """Of each corner."""
+    place, share = _between(corners, size)
+    shares = [0.0] * len(corners)
+    shares[place], shares[place + 1] = 1 - share, share
+    return shares
+
+
+def _row(step: Step, together: Sequence[float], sampled: Sequence[float]) -> tuple[float, ...]:
     """What a step has of each feature, and of each corner."""
-    place, share = _between(sizes, step.tokens)
-    corners = [0.0] * len(sizes)
-    corners[place], corners[place + 1] = 1 - share, share
+    corners = _shares(together, step.tokens) + _shares(sampled, step.samples)
     return (*features(*step[:3]), *corners)
 
 
-def fit(steps: Sequence[Step], sizes: Sequence[float]) -> tuple[float, ...]:
-    """Seconds of each feature and at each corner, none negative, with the least squares of relative
-    errors; steps that lie far off count less and less (Huber), such as the first ones of an engine.
+def fit(
+    steps: Sequence[Step], together: Sequence[float], sampled: Sequence[float]
+) -> tuple[float, ...]:
+    """Seconds of each feature and at each corner of both lines, none negative, with the least
+    squares of relative errors; steps that lie far off count less and less (Huber), such as the
+    first ones of an engine.
 
     All of it is then stretched so that the steps that are not far off take, added up, as long as
     they took: pauses make steps longer and never shorter, and the best fit of each does not know
     them.
     """
-    rows = [_row(step, sizes) for step in steps]
+    rows = [_row(step, together, sampled) for step in steps]
     doubts = _doubts(rows, steps)
     targets = [step.seconds for step in steps]
     weights = [1.0] * len(steps)

@@ -85,6 +85,31 @@ def test_tokens_that_are_faster_together_are_learned(tmp_path: Path) -> None:
         assert model.seconds(decodes, 50, prefill) == pytest.approx(expected, rel=0.06)
 
 
+def test_rows_that_are_slow_to_sample_are_learned_in_steps_with_prompts(tmp_path: Path) -> None:
+    """As on a CPU, whose kernels are poor at three rows: three of a step whose logits are computed
+    are as poor, however many tokens it has."""
+
+    def taken(decodes: int, prompt: int) -> float:
+        rows = decodes + (prompt > 0)
+        return 0.05 + 0.002 * (decodes + prompt) + (0.04 if rows == 3 else 0.001 * rows)
+
+    chance = random.Random(5)
+    path = tmp_path / "steps"
+    with path.open("w") as file:
+        for number in range(600):
+            decodes = chance.randint(1, 8)
+            prompt = chance.randint(20, 60) if number % 2 else 0
+            seconds = taken(decodes, prompt) * chance.uniform(0.98, 1.02)
+            prefill = [(prompt, 0)] if prompt else []
+            line = {"decodes": decodes, "context": 50, "prefill": prefill, "seconds": seconds}
+            file.write(json.dumps(line) + "\n")
+    model = calibrate(path)
+    for decodes in (1, 2, 3, 4, 7):
+        for prefill in ([], [(33, 0)]):
+            expected = taken(decodes, sum(new for new, _ in prefill))
+            assert model.seconds(decodes, 50, prefill) == pytest.approx(expected, rel=0.02)
+
+
 def test_rows_that_stay_empty_in_a_kernel_are_learned(tmp_path: Path) -> None:
     """As on a CPU whose kernels take eight rows at once: the ninth costs as much as all eight."""
 
