@@ -2,7 +2,12 @@
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, repeat
+
+AHEAD = 64
+"""Blocks that are evicted at once, at most: one by one costs several times as much. Of a small pool
+as many as one in 256, so that hardly any content goes before it must.
+"""
 
 
 def _nobody(blocks: list[int], contents: list[bytes]) -> None:
@@ -30,6 +35,7 @@ class BlockPool:
         """`evicted` is told which blocks are handed out that had a content, and what it was."""
         assert num_blocks >= 2, f"{num_blocks} blocks: one is the null block, one must hold tokens"
         self.num_blocks = num_blocks
+        self.ahead = min(AHEAD, num_blocks // 256)
         self.evicted = evicted
         self.holders = [0] * num_blocks
         self.empty = list(range(num_blocks - 1, 0, -1))
@@ -56,15 +62,14 @@ class BlockPool:
             del self.empty[left:]
             blocks.reverse()
         else:
-            blocks = self.empty[::-1]
-            self.empty.clear()
-            blocks += self._evict(-left)
-        holders = self.holders
-        for block in blocks:
-            holders[block] = 1
+            evicted = self._evict(max(-left, min(self.ahead, len(self.evictable))))
+            blocks = self.empty[::-1] + evicted[:-left]
+            self.empty = evicted[: -left - 1 : -1]
+        _each(map(self.holders.__setitem__, blocks, repeat(1)))
         return blocks
 
     def _evict(self, count: int) -> list[int]:
+        """The oldest first."""
         blocks = list(islice(self.evictable, count))
         _each(map(self.evictable.__delitem__, blocks))
         if len(blocks) < count:
@@ -88,18 +93,28 @@ class BlockPool:
     def give_back(self, blocks: list[int]) -> None:
         """Let go of a block table. Its end is evicted first: a prefix serves more than a suffix."""
         holders, cached = self.holders, self.hash_of
-        free = []
-        for block in reversed(blocks):
-            holders[block] = left = holders[block] - 1
-            if not left:
-                free.append(block)
-        remembered = [block for block in free if block in cached]
+        counts = list(map(holders.__getitem__, blocks))
+        if counts.count(1) == len(counts):
+            _each(map(holders.__setitem__, blocks, repeat(0)))
+            free = blocks[::-1]
+        else:
+            free = self._let_go(blocks)
+        remembered = list(filter(cached.__contains__, free))
         if len(remembered) < len(free):
             self.empty += [block for block in free if block not in cached]
         if self.pinned:
             self.kept.update(dict.fromkeys(b for b in remembered if b in self.pinned))
             remembered = [block for block in remembered if block not in self.pinned]
         self.evictable.update(dict.fromkeys(remembered))
+
+    def _let_go(self, blocks: list[int]) -> list[int]:
+        """One holder less of each, the last first; returns those that nobody holds any more."""
+        holders, free = self.holders, []
+        for block in reversed(blocks):
+            holders[block] = left = holders[block] - 1
+            if not left:
+                free.append(block)
+        return free
 
     def find(self, content: bytes) -> int | None:
         return self.block_of.get(content)

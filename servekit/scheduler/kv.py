@@ -211,6 +211,18 @@ class KvBlocks:
         if self.windowed:
             self.windows.committed(request, done)
 
+    def filled(self, requests: Iterable[Request]) -> None:
+        """The same of requests that decode and have just come to the end of a block."""
+        if self.windowed:
+            for request in requests:
+                self.committed(request)
+        elif self.caching:
+            size, at_once = self.block_size, self.sealed_at_once
+            for request in requests:
+                full = request.committed // size
+                if full - request.sealed >= at_once:
+                    self.cache.seal(request, full)
+
     def release(self, request: Request) -> None:
         """Gives all its blocks back, those in host memory too; nothing of it may be in flight."""
         self.host.forget(request.id)

@@ -57,7 +57,6 @@ class Leap:
             context = decoding.mean_context
             clock.planned += 1
             clock.committed += 1
-            for request in by_phase[-clock.committed % kv.block_size]:
-                kv.committed(request)
+            kv.filled(by_phase[-clock.committed % kv.block_size])
             decoded(rows, context, each)
         return free

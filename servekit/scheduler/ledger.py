@@ -48,8 +48,7 @@ class Ledger:
             else:
                 request.committed = row.start + len(row.tokens)
                 self.kv.committed(request)
-        for request in running.decoding.filled():
-            self.kv.committed(request)
+        self.kv.filled(running.decoding.filled())
         return gains
 
     def _part(self, flight: Flight, outcome: Outcome) -> None:
