@@ -45,10 +45,8 @@ class BlockPool:
         """Remembered blocks, added while held, that are kept when they are given back."""
         self.block_of: dict[bytes, int] = {}
         self.hash_of: dict[int, bytes] = {}
-
-    @property
-    def num_free(self) -> int:
-        return len(self.empty) + len(self.evictable) + len(self.kept)
+        self.num_free = num_blocks - 1
+        """Empty, evictable and kept ones together; it is asked for all the time."""
 
     @property
     def num_cached(self) -> int:
@@ -66,6 +64,7 @@ class BlockPool:
             blocks = self.empty[::-1] + evicted[:-left]
             self.empty = evicted[: -left - 1 : -1]
         _each(map(self.holders.__setitem__, blocks, repeat(1)))
+        self.num_free -= count
         return blocks
 
     def _evict(self, count: int) -> list[int]:
@@ -88,6 +87,7 @@ class BlockPool:
         for block in blocks:
             if not holders[block]:
                 del (self.kept if block in self.pinned else self.evictable)[block]
+                self.num_free -= 1
             holders[block] += 1
 
     def give_back(self, blocks: list[int]) -> None:
@@ -99,6 +99,7 @@ class BlockPool:
             free = blocks[::-1]
         else:
             free = self._let_go(blocks)
+        self.num_free += len(free)
         remembered = list(filter(cached.__contains__, free))
         if len(remembered) < len(free):
             self.empty += [block for block in free if block not in cached]
@@ -146,6 +147,7 @@ class BlockPool:
         for block in range(self.num_blocks):
             assert self.holders[block] == held[block], f"block {block} has holders nobody knows"
         free = [*self.empty, *self.evictable, *self.kept]
+        assert self.num_free == len(free), "free blocks are miscounted"
         in_use = [block for block in range(self.num_blocks) if self.holders[block]]
         assert sorted(free + in_use) == list(range(1, self.num_blocks)), "a block leaked"
         assert not any(block in self.hash_of for block in self.empty), "an empty block is cached"

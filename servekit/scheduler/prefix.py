@@ -11,6 +11,10 @@ from servekit.scheduler.groups import Group
 from servekit.scheduler.request import Request
 
 
+TOKEN, TOKEN_BYTES = "I", array("I").itemsize
+"""As tokens are hashed."""
+
+
 @lru_cache(maxsize=4096)
 def root(salt: bytes) -> bytes:
     """What stands for the empty prefix of this salt."""
@@ -23,8 +27,8 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     Each hash covers its parent's and its own tokens, so equal hashes mean equal prefixes. SHA-256,
     because a prompt may be written to collide with another's.
     """
-    content = array("q", tokens).tobytes()
-    width = block_size * 8
+    content = array(TOKEN, tokens).tobytes()
+    width = block_size * TOKEN_BYTES
     hashes = []
     for end in range(width, len(content) + 1, width):
         parent = sha256(parent + content[end - width : end]).digest()
@@ -43,7 +47,7 @@ def extend_hashes(request: Request, count: int, block_size: int) -> None:
 
 def hash_of_tail(parent: bytes, tokens: list[int]) -> bytes:
     """Of a block that is not full: no other hash covers as many tokens after that parent."""
-    return sha256(parent + array("q", tokens).tobytes()).digest()
+    return sha256(parent + array(TOKEN, tokens).tobytes()).digest()
 
 
 def key_of(content: bytes, group: int) -> bytes:
