@@ -174,6 +174,15 @@ def test_nothing_is_advised_to_what_is_well(config: Config) -> None:
     assert "What to try" not in "\n".join(lines(terminal.render(PLAIN, config, 100), 100))
 
 
+def test_what_meets_a_target_is_told_where_the_table_has_another_number(config: Config) -> None:
+    """Of class batch, for whom no target is, the table has the latencies too."""
+    shown = " ".join(lines(terminal.render(report(targets=LATE), config, 100), 100))
+    assert "targets are for class interactive: its time to first token p95 12,000 ms" in shown
+    same = (Target("ttft", 1.0, 95.0, PLAIN.ttft.p95),)
+    shown = " ".join(lines(terminal.render(report(targets=same), config, 100), 100))
+    assert "class interactive" not in shown
+
+
 def test_tenants_have_a_table_where_there_are_several(config: Config) -> None:
     pair = tuple(Tenant(name, 1.0, 800.0, 9000.0, 0.2, 3000) for name in ("alice", ""))
     shown = "\n".join(lines(terminal.render(report(tenants=pair), config, 80), 80))
