@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from servekit import __version__
-from servekit.cli import VERBS, main, parse
+from servekit.cli import VERB_VALUES, VERBS, main, parse
 from servekit.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +79,12 @@ def test_help_has_verbs_recipes_and_groups(
     out = capsys.readouterr().out
     for word in (*VERBS, "chat_smollm2", "A small chat model", "hardware", "rtx4090", "Examples"):
         assert word in out
+
+
+def test_help_names_every_flag_that_takes_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    out = capsys.readouterr().out
+    assert [flag for flag in VERB_VALUES if flag not in out] == []
 
 
 def test_help_lists_the_recipes_of_the_user(

@@ -13,6 +13,7 @@ EXAMPLES = """\
   servekit plan +recipe=chat_llama8b hardware=l4          would it fit there?
   servekit plan -m kv.block_size=16,32 +recipe=chat_smollm2
   servekit diff "+recipe=chat_llama8b" "+recipe=chat_llama8b kv.dtype=fp8"
+  servekit simulate +recipe=chat_llama8b --compare scheduler=static,continuous
   servekit diff main HEAD --fail-on does_not_fit,slo      every recipe at two git revisions
   servekit explain scheduler.max_num_seqs +recipe=chat_smollm2
   servekit --config-dir mine +recipe=own                  mine/recipe/own.yaml"""
@@ -24,6 +25,8 @@ FLAGS = """\
   --explain            plan: each formula with its numbers
   --from-log FILE      plan: learn this site's constants from a start-up log
   --fail-on POLICIES   diff: exit 2 on does_not_fit, slo, cost>10% ...; --markdown: for a review
+  --compare KEY=A,B    simulate: the same requests through each; --html FILE: a page of figures
+  --requests N         simulate: of each run; --seeds K: runs with other random numbers
   --cfg job            the composed YAML, before rules and checks; --info: what Hydra did
   -sc install=bash     eval "$(servekit -sc install=bash)" completes words at the prompt
   --version, --help"""

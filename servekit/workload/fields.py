@@ -52,6 +52,8 @@ def key(value: object, name: str) -> str | int:
     """A name of something: text or a whole number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"{name} is {_shown(value)}, not text or a whole number")
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"{name} is {_shown(value)}, which has half of a surrogate pair")
     return value
 
 

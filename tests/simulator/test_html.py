@@ -14,7 +14,7 @@ from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.errors import ServekitError
 from servekit.simulator.columns import Gaps, Seats, SeatState
-from servekit.simulator.pages.figures import curve, distributions, ended, values
+from servekit.simulator.pages.figures import curve, distributions, ended, ticks, values
 from servekit.simulator.pages.html import page, write
 from servekit.simulator.pages.timeline import (
     MOST_CELLS,
@@ -174,6 +174,22 @@ def test_gaps_count_as_often_as_they_were_seen_and_the_warm_up_does_not(config: 
     assert late == []
 
 
+def test_pauses_after_the_last_arrival_are_in_no_number_and_in_no_picture(config: Config) -> None:
+    """Nobody comes any more, so batches get smaller and pauses shorter."""
+    made = run(config, static=False)
+    last = made.seconds / 2
+    made.served[-1] = made.served[-1]._replace(at=last)
+    gaps = made.copies[0].gaps
+    seen = sum(count for at, count in zip(gaps.at, gaps.count, strict=True) if at < last)
+    assert sum(count for _, count in values(made, PLAIN, "itl")) == seen
+
+
+def test_a_logarithmic_axis_has_its_numbers_in_full() -> None:
+    assert ticks([30.0, 90.0])["ticktext"] == ["10", "20", "50", "100", "200", "500"]
+    assert ticks([0.5, 2e6])["ticktext"][-2:] == ["1,000,000", "10,000,000"]
+    assert ticks([]) == {}
+
+
 def test_targets_are_drawn_where_they_are_set(config: Config) -> None:
     both = comparison(config)
     shown = list(zip(both.names, both.runs, both.reports, strict=True))
@@ -190,3 +206,9 @@ def test_requests_end_in_time_late_or_not_at_all(config: Config) -> None:
     assert counts["refused"] == 1
     assert counts["late"] == sum((each.ttft_s or 0) > 1.0 for each in made.served)
     assert sum(counts.values()) == len(made.served)
+
+
+def test_nobody_waits_for_class_batch_so_it_is_never_late(config: Config) -> None:
+    made = run(config, static=True)
+    made.served = [one._replace(slo_class="batch") for one in made.served]
+    assert ended(made)["in time"] == len(made.served)

@@ -124,6 +124,8 @@ def test_static_batching_that_saturates_is_told_of_its_empty_seats() -> None:
         ({"kv_mean_share": about(0.97)}, "kv.dtype=fp8"),
         ({"kv_max_share": 1.0}, "kv.dtype=fp8"),
         ({}, "parallelism.data=2"),
+        ({"step_s": about(0.048), "kv_mean_share": about(0.97)}, "parallelism.data=2"),
+        ({"step_s": about(0.048)}, "48.0 ms of the 50 that it may"),
     ],
 )
 def test_the_advice_to_a_saturated_system_is_about_what_is_short(
@@ -132,6 +134,15 @@ def test_the_advice_to_a_saturated_system_is_about_what_is_short(
     said = advice(report(saturated=True, **changes), config)
     assert words in said[0]
     assert said[1].startswith("slo.admission=enforce")
+
+
+def test_a_deployment_that_does_not_fit_is_told_of_it(config: Config) -> None:
+    large = load(["+recipe=chat_llama8b", "kv.capacity_tokens=800000"]).config
+    (said,) = advice(PLAIN, large)
+    assert said.startswith("this deployment does not fit: kv.capacity_tokens asks for 97.66 GiB")
+    both = comparison(config)
+    runs = (both.runs[0], replace(both.runs[1], config=large))
+    assert reasons(replace(both, runs=runs))[0] == f"continuous: {said}"
 
 
 def test_advice_names_words_that_compose(config: Config) -> None:
@@ -161,6 +172,15 @@ def test_requests_that_were_shortened_are_told(config: Config) -> None:
 def test_nothing_is_advised_to_what_is_well(config: Config) -> None:
     assert advice(PLAIN, config) == []
     assert "What to try" not in "\n".join(lines(terminal.render(PLAIN, config, 100), 100))
+
+
+def test_what_meets_a_target_is_told_where_the_table_has_another_number(config: Config) -> None:
+    """Of class batch, for whom no target is, the table has the latencies too."""
+    shown = " ".join(lines(terminal.render(report(targets=LATE), config, 100), 100))
+    assert "targets are for class interactive: its time to first token p95 12,000 ms" in shown
+    same = (Target("ttft", 1.0, 95.0, PLAIN.ttft.p95),)
+    shown = " ".join(lines(terminal.render(report(targets=same), config, 100), 100))
+    assert "class interactive" not in shown
 
 
 def test_tenants_have_a_table_where_there_are_several(config: Config) -> None:

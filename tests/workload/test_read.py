@@ -291,6 +291,7 @@ def test_our_own_format_is_read_as_it_was_written(
         ({"prefix_hashes": [1], "block_size": 0}, "block_size is 0"),
         ({"prefix_hashes": [1], "block_size": 8}, "line 2: block_size is 8, not 16"),
         ({"session_id": 1.5}, "session_id is 1.5, not text or a whole number"),
+        ({"tenant": "\ud800"}, "tenant is '\\ud800', which has half of a surrogate pair"),
     ],
 )
 def test_what_our_own_format_does_not_know_is_refused(

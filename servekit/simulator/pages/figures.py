@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+from servekit.simulator.measure import is_good
 from servekit.simulator.pages.metrics import BY_KEY, half
 from servekit.simulator.pages.timeline import Figure
 from servekit.simulator.record import Report, Run
@@ -54,8 +55,11 @@ def colour(place: int) -> str:
 
 
 def values(run: Run, report: Report, name: str) -> list[tuple[float, int]]:
-    """Milliseconds and how often each was seen, in order, after the warm-up."""
-    start = report.warm_up_s
+    """Milliseconds and how often each was seen, in order: what came, and pauses that ended, from
+    the warm-up to the last arrival. Where all come at once, everything.
+    """
+    start, end = report.warm_up_s, max((each.at for each in run.served), default=0.0)
+    end = end if end > min((each.at for each in run.served), default=0.0) else math.inf
     if name == "itl":
         found = [
             (1000 * seconds, count)
@@ -63,7 +67,7 @@ def values(run: Run, report: Report, name: str) -> list[tuple[float, int]]:
             for at, seconds, count in zip(
                 copy.gaps.at, copy.gaps.seconds, copy.gaps.count, strict=True
             )
-            if at >= start
+            if start <= at < end
         ]
     else:
         times = (getattr(each, f"{name}_s") for each in run.served if each.at >= start)
@@ -81,6 +85,21 @@ def curve(found: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]
     return [rounded(found[rank][0]) for rank in ranks], [100 * share for share in shares]
 
 
+def ticks(found: Iterable[float]) -> Figure:
+    """Of a logarithmic axis: 1, 2 and 5 times each power of ten that is near a value, in full.
+
+    By itself plotly writes the 20 between 10 and 100 as a small 2.
+    """
+    known = [value for value in found if value > 0]
+    if not known:
+        return {}
+    powers = range(math.floor(math.log10(min(known))), math.ceil(math.log10(max(known))) + 1)
+    places = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    if len(powers) > 4:
+        places = places[::3]
+    return {"tickvals": places, "ticktext": [f"{place:,.10g}" for place in places]}
+
+
 def rounded(value: float) -> float:
     """Four digits, which is more than a picture shows."""
     return float(f"{value:.4g}")
@@ -94,8 +113,10 @@ def distributions(shown: Shown) -> Figure:
         suffix = "" if panel == 1 else str(panel)
         layout[f"xaxis{suffix}"] = {"type": "log", "title": {"text": f"{label}, ms"}}
         layout[f"yaxis{suffix}"] = {"range": [0, 101], "ticksuffix": " %"}
+        seen: list[float] = []
         for place, (option, run, report) in enumerate(shown):
             x, y = curve(values(run, report, name))
+            seen += x
             data.append(
                 {
                     **line(option, place, x, y, panel),
@@ -106,6 +127,8 @@ def distributions(shown: Shown) -> Figure:
         target = next((t for t in shown[0][2].targets if t.name == name), None)
         if target is not None:
             mark(layout, suffix, 1000 * target.target_s, target.percentile)
+            seen.append(1000 * target.target_s)
+        layout[f"xaxis{suffix}"].update(ticks(seen))
     return {"data": data, "layout": layout}
 
 
@@ -207,7 +230,7 @@ def endings(shown: Shown) -> Figure:
     layout = {
         "height": 130 + 44 * len(shown),
         "barmode": "stack",
-        "xaxis": {"ticksuffix": " %", "range": [0, 100]},
+        "xaxis": {"ticksuffix": " %", "range": [0, 101]},
         "yaxis": {"autorange": "reversed", "automargin": True},
         "showlegend": True,
         "legend": {"traceorder": "normal"},
@@ -221,12 +244,7 @@ def ended(run: Run) -> dict[str, int]:
     slo = run.config.slo
     for each in run.served:
         if each.end == "finished":
-            late = over(each.ttft_s, slo.ttft_ms) or over(each.tpot_s, slo.tpot_ms)
-            counts["late" if late else "in time"] += 1
+            counts["in time" if is_good(each, slo) else "late"] += 1
         else:
             counts[each.end] += 1
     return counts
-
-
-def over(seconds: float | None, target_ms: float | None) -> bool:
-    return seconds is not None and target_ms is not None and 1000 * seconds > target_ms

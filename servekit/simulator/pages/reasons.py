@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from servekit.simulator.pages.metrics import number
+from servekit.simulator.pages.verdict import unfit
 from servekit.simulator.record import Comparison, Difference, Estimate, Report
 
 ALIKE = 0.02
@@ -21,15 +22,17 @@ SHARES = (
 def reasons(comparison: Comparison) -> list[str]:
     """Sentences about what all gave against the one that gave least."""
     reports = dict(zip(comparison.names, comparison.reports, strict=True))
+    runs = zip(comparison.names, comparison.runs, strict=True)
+    too_large = [f"{name}: {said}" for name, run in runs for said in unfit(run.config)]
     answered = {name: found for name, found in reports.items() if found.counts.get("finished")}
     if len(answered) < 2:
-        return []
+        return too_large
     least = min(answered, key=lambda name: answered[name].output_tokens_per_s.value)
     others = [name for name in answered if name != least]
     more = [name for name in others if gives_more(answered[name], answered[least])]
     if not more:
-        return [same(answered)]
-    said = [throughput(name, answered[name], least, answered[least]) for name in more]
+        return [*too_large, same(answered)]
+    said = too_large + [throughput(name, answered[name], least, answered[least]) for name in more]
     said += seats(comparison)
     said += idle(comparison, answered)
     for key, sentence in SHARES:

@@ -21,7 +21,7 @@ from servekit.simulator.pages.metrics import (
 )
 from servekit.simulator.pages.sparkline import sparkline
 from servekit.simulator.pages.verdict import of_target
-from servekit.simulator.record import Report, Series, Target
+from servekit.simulator.record import Estimate, Report, Series, Target
 
 TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow"}
 LAYOUTS = ((POINTS, POINTS), (POINTS[1:], POINTS[1:]), (POINTS[1:], ("p95",)), (POINTS[1:], ()))
@@ -80,6 +80,22 @@ def measured(table: Table) -> int:
 def target_cells(target: Target) -> list[str | Text]:
     said = of_target(target)
     return [f"{1000 * target.target_s:,g}", Text(said, style=TARGET_STYLES[said])]
+
+
+def promised_line(report: Report) -> str:
+    """What targets are compared with, where that is not in the table; else empty.
+
+    They are for class interactive: nobody waits for class batch.
+    """
+    said = []
+    for target in report.targets:
+        point = f"p{target.percentile:g}"
+        shown = BY_KEY.get(f"{target.name}.{point}")
+        of_all = shown.of(report) if shown else None
+        value, _ = with_band(Estimate(*(1000 * part for part in target.value)))
+        if of_all is None or value != with_band(of_all)[0]:
+            said.append(f"{dict(LATENCIES)[target.name]} {point} {value} ms")
+    return f"targets are for class interactive: its {', '.join(said)}" if said else ""
 
 
 def metric_table(report: Report, *sections: Section) -> Table:

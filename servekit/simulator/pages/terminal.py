@@ -11,6 +11,7 @@ from servekit.simulator.pages.tables import (
     latency_table,
     metric_table,
     misses_line,
+    promised_line,
     tenants_table,
 )
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, advice, ends, verdict
@@ -30,6 +31,8 @@ def render(report: Report, config: Config, width: int) -> RenderableType:
     """Verdict, latency, rates, batch, cache, tenants, time, advice; good from 80 columns."""
     parts: list[RenderableType] = [headline(report, config)]
     parts += section(traffic(config, report), latency_table(report, width - INDENT))
+    if promised := promised_line(report):
+        parts.append(indent(Text(promised)))
     parts += section("Throughput", metric_table(report, "rate"), Text(ends(report)))
     parts += section("Batch and preemption", metric_table(report, "batch"))
     parts += section("Cache", metric_table(report, "cache"))

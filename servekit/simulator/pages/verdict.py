@@ -1,11 +1,13 @@
 """Whether a simulated deployment keeps its promises, why not, and what to try."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servekit.config.schema import Config
 from servekit.simulator.pages.metrics import NONE, number
 from servekit.simulator.record import Report, Target
+from servekit.spec.memory import ledger
 
 HEADLINES = {
     "meets": "MEETS SLO",
@@ -120,7 +122,7 @@ def sentence(target: Target, word: str) -> str:
 
 def advice(report: Report, config: Config) -> list[str]:
     """What to try, the first thing first; empty where nothing stands out."""
-    found: list[str] = []
+    found = list(unfit(config))
     missed = {target.name for target in report.targets if of_target(target) == "misses"}
     if report.saturated or "ttft" in missed:
         found.append(bottleneck(report, config))
@@ -140,13 +142,28 @@ def advice(report: Report, config: Config) -> list[str]:
     return found
 
 
+def unfit(config: Config) -> Iterator[str]:
+    """A named size of the cache is simulated even where no device has the memory."""
+    book = ledger(config)
+    if not book.fits:
+        yield f"this deployment does not fit: {book.problem}; servekit plan says what would"
+
+
 def bottleneck(report: Report, config: Config) -> str:
-    """What requests wait for: blocks, seats, or the device itself."""
+    """What requests wait for: seats, blocks, or the device itself."""
     seats = config.scheduler.max_num_seqs * config.parallelism.data
     if config.scheduler.policy == "static" and report.idle_seat_share.value >= NOTABLE:
         return (
             f"{number(100 * report.idle_seat_share.value)} % of seats are empty while others wait "
             "for the batch to end: scheduler=continuous fills them"
+        )
+    copies = f"parallelism.data={config.parallelism.data + 1}"
+    rest = f"try {copies}, faster hardware, or a lower workload.request_rate"
+    most = min((ms for ms in (config.scheduler.max_step_ms, config.slo.tpot_ms) if ms), default=0.0)
+    if most and 1000 * report.step_s.value >= FULL * most:
+        return (
+            f"a step takes {number(1000 * report.step_s.value)} ms of the {most:g} that it may, so "
+            f"more seats or blocks would not help: {rest}"
         )
     if report.running.value >= FULL * seats:
         more = f"scheduler.max_num_seqs={2 * config.scheduler.max_num_seqs}"
@@ -157,11 +174,7 @@ def bottleneck(report: Report, config: Config) -> str:
             f"KV blocks are what requests wait for ({number(100 * report.kv_mean_share.value)} % "
             f"held on average): try {half}a larger cache or shorter answers"
         )
-    copies = config.parallelism.data + 1
-    return (
-        f"steps take {number(100 * report.busy_share.value)} % of the time: try "
-        f"parallelism.data={copies}, faster hardware, or a lower workload.request_rate"
-    )
+    return f"steps take {number(100 * report.busy_share.value)} % of the time: {rest}"
 
 
 def slow_tokens(report: Report, config: Config) -> str:
