@@ -12,8 +12,11 @@ from servekit.engine.messages import Caller, Sampling
 from servekit.workload.arrival import Arrival, prompt
 from servekit.workload.source import source
 
-CLIENTS = (1, 2, 3, 4, 6, 8, 12, 16)
-SEED, CALIBRATION_SEED = 1, 1001
+CLIENTS = 16
+FULL = 4
+"""Times as long as fewer of them, all of the clients ask."""
+SEED, UP_SEED, DOWN_SEED = 1, 1001, 1002
+"""Of the requests of a load, and of those before and after it."""
 
 
 class Timing(NamedTuple):
@@ -27,24 +30,22 @@ class Timing(NamedTuple):
 
 
 async def one_request(
-    client: EngineClient, arrival: Arrival, vocabulary: int, due: float, said: list[float]
-) -> Timing:
-    """The answer is as long as the workload has it, whatever the model says; when each token came
-    is added to `said`.
+    client: EngineClient, arrival: Arrival, vocabulary: int, due: float, seed: int
+) -> tuple[Timing, list[float]]:
+    """The answer is as long as the workload has it, whatever the model says; with it, when each
+    token came. Workloads of other seeds have prompts of the same tokens, of other lengths: they
+    share no cached block.
     """
     words = Sampling(arrival.output_tokens, seed=0, temperature=0.0)
-    tokens, first = 0, 0.0
+    caller, said = Caller(salt=str(seed).encode()), list[float]()
     asked = prompt(arrival, vocabulary)
     sent = time.monotonic()
-    async for delta in client.submit(asked, words, Caller()):
+    async for delta in client.submit(asked, words, caller):
         if delta.error is not None:
             raise RuntimeError(delta.error)
-        now = time.monotonic()
-        first = first or (now if delta.tokens else 0.0)
-        said += [now] * len(delta.tokens)
-        tokens += len(delta.tokens)
-    assert tokens == arrival.output_tokens
-    return Timing(due, sent, first, time.monotonic(), tokens)
+        said += [time.monotonic()] * len(delta.tokens)
+    assert len(said) == arrival.output_tokens
+    return Timing(due, sent, said[0], time.monotonic(), len(said)), said
 
 
 async def engine(
@@ -71,27 +72,32 @@ async def open_loop(client: EngineClient, config: Config, count: int) -> list[Ti
     tasks = []
     for arrival in arrivals_of(config, count, SEED):
         await asyncio.sleep(max(0.0, begun + arrival.at - time.monotonic()))
-        request = one_request(client, arrival, vocabulary, begun + arrival.at, [])
+        request = one_request(client, arrival, vocabulary, begun + arrival.at, SEED)
         tasks.append(asyncio.create_task(request))
-    return await asyncio.gather(*tasks)
+    return [timing for timing, _ in await asyncio.gather(*tasks)]
 
 
-async def closed_loop(client: EngineClient, config: Config, seconds: float) -> float:
-    """So long of each number of clients; returns output tokens a second of the last, without the
-    first quarter of its time.
+async def closed_loop(client: EngineClient, config: Config, seconds: float, seed: int) -> float:
+    """Clients who never wait, and every so many seconds one more, or one less where it is the
+    other way round (DOWN_SEED); returns output tokens a second of all of them, without the first
+    quarter of their time.
     """
-    vocabulary, speed = config.model.shape.vocab_size, 0.0
-    coming = iter(arrivals_of(config, 100_000, CALIBRATION_SEED))
-    for clients in CLIENTS:
-        until = time.monotonic() + seconds
-        said: list[float] = []
+    vocabulary, said = config.model.shape.vocab_size, list[float]()
+    coming = iter(arrivals_of(config, 100_000, seed))
+    begun, lasts = time.monotonic(), (CLIENTS - 1 + FULL) * seconds
 
-        async def ask(until: float = until, said: list[float] = said) -> None:
-            while time.monotonic() < until:
-                await one_request(client, next(coming), vocabulary, 0.0, said)
+    async def ask(begins: float, ends: float) -> None:
+        await asyncio.sleep(begins - time.monotonic())
+        while time.monotonic() < ends:
+            _, at = await one_request(client, next(coming), vocabulary, 0.0, seed)
+            said.extend(at)
 
-        await asyncio.gather(*(ask() for _ in range(clients)))
-        settled = until - 0.75 * seconds
-        speed = sum(settled < at < until for at in said) / (until - settled)
-        print(f"{clients} clients: {speed:.1f} output tokens/s", flush=True)
-    return speed
+    latest = (CLIENTS - 1) * seconds
+    offs = [number * seconds for number in range(CLIENTS)]
+    if seed == DOWN_SEED:
+        spans, all_from = [(0.0, lasts - off) for off in offs], 0.0
+    else:
+        spans, all_from = [(off, lasts) for off in offs], latest
+    await asyncio.gather(*(ask(begun + begins, begun + ends) for begins, ends in spans))
+    settled, until = begun + all_from + FULL * seconds / 4, begun + all_from + FULL * seconds
+    return sum(settled < at < until for at in said) / (until - settled)

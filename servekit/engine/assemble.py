@@ -19,6 +19,7 @@ from servekit.spec.kv import KvLayout
 from servekit.spec.latency import step_model
 from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
+from servekit.spec.tabled import Tabled
 
 Report = Callable[[Loading], None]
 
@@ -49,7 +50,7 @@ def assemble(
     does not have, WeightsError where the model gives no numbers.
     """
     layout = ledger(config, weights_bytes=decoder.weight_bytes).layout
-    settings = settings_of(config, layout, step_model(config))
+    settings = settings_of(config, layout, Tabled(step_model(config)))
     cache, host = allocate(config, layout, settings.kv.host_blocks)
     runner = Runner(decoder, cache, device=device_of(config), host=host)
     started = time.monotonic()

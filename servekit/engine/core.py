@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from servekit.engine.beside import Beside
@@ -67,6 +67,8 @@ class EngineCore:
         self.idle = True
         self.latest: tuple[int, int, float] = (0, 0, 0.0)
         """Rows, tokens and seconds of the last step."""
+        self.since = 0.0
+        """When the step before ended, or somebody came to an idle engine."""
         self.running = False
         self.ended: list[int] = []
         """Requests that the executor is to forget once the step that runs is over."""
@@ -77,7 +79,10 @@ class EngineCore:
             self.step()
 
     def step(self) -> None:
-        self.admit(self.inbox(self._patience()))
+        messages = self.inbox(self._patience())
+        if self.idle:
+            self.since = self.clock()
+        self.admit(messages)
         if self.stopping:
             return
         batch = self.scheduler.plan(self.clock())
@@ -85,12 +90,15 @@ class EngineCore:
         if batch is not None:
             started = self.clock()
             outcome = self._run(batch)
-            gains = self.scheduler.commit(batch, outcome, self.clock())
+            ended = self.clock()
+            between = self._between(outcome.seconds, ended)
+            whole = replace(outcome, seconds=outcome.seconds + between)
+            gains = self.scheduler.commit(batch, whole, ended)
             self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
             ids, tokens, others = step_deltas(gains, outcome.logprobs)
             self.outbox(Deltas(ids, tokens, self._forget(others), self._stats()))
             if self.log is not None:
-                self.log.note(batch, outcome)
+                self.log.note(batch, outcome, between)
 
     def _run(self, batch: Batch) -> Sampled:
         device = self.device
@@ -105,6 +113,16 @@ class EngineCore:
         while self.ended:
             self.executor.remove(self.ended.pop())
         return outcome
+
+    def _between(self, seconds: float, ended: float) -> float:
+        """Seconds since the step before, beside those of this one, in which there was work.
+
+        The scheduler is told of both together: a target for the time between tokens, or until the
+        first, is the client's, who waits for the host as for the device. 0 where steps overlap.
+        """
+        between = max(0.0, ended - self.since - seconds)
+        self.since = ended
+        return between
 
     def admit(self, messages: Iterable[ToEngine]) -> None:
         """Takes in requests and aborts; what begins or ends here is told at once."""

@@ -1,11 +1,13 @@
 """What every step was and how long it took, as lines of JSON: what a step-time model is fitted to.
 
     {"id": 7, "decodes": 3, "context": 41.0, "prefill": [[64, 0]], "samples": 4, "copies": 0,
-     "seconds": 0.0121}
+     "seconds": 0.0121, "between": 0.0002}
 
 `decodes` requests went on by a token and saw `context` tokens each on average, their own too; of
 each prompt chunk `prefill` has its tokens and those that were there already. `samples` rows had
-their logits computed, `copies` blocks were copied before the step.
+their logits computed, `copies` blocks were copied before the step. `seconds` is what copies and
+step took, `between` what passed since the step before, or since somebody came to an idle engine,
+and was not this step: planning it, telling what the last one gave, letting requests in.
 """
 
 import json
@@ -44,12 +46,12 @@ class StepLog:
         self._writer = threading.Thread(target=self._write, name="step log", daemon=True)
         self._writer.start()
 
-    def note(self, batch: Batch, outcome: Outcome) -> None:
+    def note(self, batch: Batch, outcome: Outcome, between: float) -> None:
         """Never waits. A step of which a row failed was run more than once, and says nothing."""
         if outcome.failed:
             return
         try:
-            self._lines.put_nowait(line_of(batch, outcome.seconds))
+            self._lines.put_nowait(line_of(batch, outcome.seconds, between))
         except Full:
             self._lost += 1
             if self._lost == 1:
@@ -78,7 +80,7 @@ def step_log(config: Config) -> StepLog | None:
     return None if path is None else StepLog(Path(path))
 
 
-def line_of(batch: Batch, seconds: float) -> Line:
+def line_of(batch: Batch, seconds: float, between: float) -> Line:
     decodes, others, copies = batch.decodes, batch.others, batch.copies
     count = len(decodes.ids)
     return {
@@ -89,4 +91,5 @@ def line_of(batch: Batch, seconds: float) -> Line:
         "samples": count + sum(row.samples for row in others),
         "copies": len(copies.to_host) + len(copies.from_host) + len(copies.within),
         "seconds": round(seconds, 7),
+        "between": round(between, 7),
     }

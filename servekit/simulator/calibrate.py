@@ -1,8 +1,10 @@
 """Step times of an engine that ran, from the log of its steps (telemetry.step_log).
 
 A step is a sum of a few parts, none of which takes less than no time: what its tokens take together
-(a line with corners, as kernels are better at some sizes), each decode, the context that decodes
-read, the pairs that prompt attention computes, each prompt.
+and what the rows take that sample, of which the logits are computed (both lines with corners, as
+kernels are better at some sizes), each decode, the context that decodes read, the pairs that prompt
+attention computes, each prompt, and the rows that stay empty where kernels of a CPU take rows by
+eights (33 tokens take as long as 40).
 """
 
 import json
@@ -15,9 +17,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from servekit.errors import ConfigError
+from servekit.simulator.least_squares import non_negative
 from servekit.simulator.statistics import percentile
 
-FEATURES = ("decode", "context", "prompt_pair", "prompt")
+FEATURES = ("decode", "context", "prompt_pair", "prompt", "empty_row")
 LEAST_STEPS = 50
 LEAST_OF_A_KIND = 10
 """Steps with prompts, and steps without."""
@@ -32,6 +35,8 @@ LEAST_IN_BUCKET = 5
 SMALL = 16.0
 """Tokens of a step up to which each number is a size of its own: kernels take rows by fours or
 eights, and the one that is too many costs."""
+TILE = 8
+"""Rows that are computed together, in steps of more than SMALL tokens."""
 DOUBT = 1e-3
 """Weight of a step that would say that a feature takes no time."""
 TYPICAL = 2.0
@@ -47,10 +52,28 @@ class Step(NamedTuple):
     prefill: tuple[tuple[float, float], ...]
     """Of each chunk its tokens and those before it."""
     seconds: float
+    """With what the host took before it, where the log says so."""
 
     @property
     def tokens(self) -> float:
         return self.decodes + sum(new for new, _ in self.prefill)
+
+    @property
+    def samples(self) -> float:
+        """Rows, if every chunk is the last of its prompt."""
+        return self.decodes + len(self.prefill)
+
+
+class Line(NamedTuple):
+    at: tuple[float, ...]
+    """Where it has a corner, rising; at least two."""
+    seconds: tuple[float, ...]
+
+    def __call__(self, size: float) -> float:
+        """Beyond the ends it goes on; above, it does not fall."""
+        place, share = _between(self.at, size)
+        low, high = self.seconds[place : place + 2]
+        return max(low + share * (high - low), high if share > 1 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +84,11 @@ class Calibration:
     steps: int
     coefficients: tuple[float, ...]
     """Seconds of one of each of FEATURES."""
-    sizes: tuple[float, ...]
-    """Tokens of a step where the line has a corner, rising; at least two."""
-    together: tuple[float, ...]
+    together: Line
     """Seconds that so many tokens take together."""
+    sampled: Line
+    """Seconds that logits of so many rows take; more or fewer than were seen take no more and no
+    less (decodes and prompts, which have seconds of their own, do)."""
     median_error: float
     p95_error: float
 
@@ -72,11 +96,11 @@ class Calibration:
         tokens = decodes + sum(new for new, _ in prefill)
         if tokens <= 0:
             return 0.0
+        fewest, *_, most = self.sampled.at
+        rows = min(max(decodes + len(prefill), fewest), most)
         row = features(decodes, context, prefill)
-        place, share = _between(self.sizes, tokens)
-        low, high = self.together[place : place + 2]
-        line = max(low + share * (high - low), high if share > 1 else 0.0)
-        return line + sum(map(float.__mul__, self.coefficients, row))
+        lines = self.together(tokens) + self.sampled(rows)
+        return lines + sum(map(float.__mul__, self.coefficients, row))
 
     def __str__(self) -> str:
         return (
@@ -87,17 +111,20 @@ class Calibration:
 
 def features(decodes: float, context: float, prefill: Prefill) -> tuple[float, ...]:
     pairs = sum(new * (there + new / 2) for new, there in prefill)
-    return float(decodes), float(decodes * context), float(pairs), float(len(prefill))
+    tokens = decodes + sum(new for new, _ in prefill)
+    empty = -tokens % TILE if tokens > SMALL else 0.0
+    return float(decodes), float(decodes * context), float(pairs), float(len(prefill)), float(empty)
 
 
 def calibrate(path: Path) -> Calibration:
     """Raises ConfigError for a file that is no step log, or says too little."""
     steps = list(read(path))
     _check(path, steps)
-    sizes = _corners(steps)
-    found = fit(steps, sizes)
-    few = len(FEATURES)
-    model = Calibration(str(path), len(steps), found[:few], sizes, found[few:], 0.0, 0.0)
+    together, sampled = corners_of(steps)
+    found = fit(steps, together, sampled)
+    few, most = len(FEATURES), len(FEATURES) + len(together)
+    lines = Line(together, found[few:most]), Line(sampled, found[most:])
+    model = Calibration(str(path), len(steps), found[:few], *lines, 0.0, 0.0)
     errors = sorted(_error(model, step) for step in steps)
     return replace(model, median_error=percentile(errors, 0.5), p95_error=percentile(errors, 0.95))
 
@@ -125,11 +152,12 @@ def read(path: Path) -> Iterator[Step]:
 
 def _step(entry: dict[str, Any]) -> Step:
     prefill = tuple((float(new), float(there)) for new, there in entry["prefill"])
-    step = Step(float(entry["decodes"]), float(entry["context"]), prefill, float(entry["seconds"]))
-    numbers = [step.decodes, step.context, *(part for chunk in prefill for part in chunk)]
+    seconds, between = float(entry["seconds"]), float(entry.get("between", 0.0))
+    step = Step(float(entry["decodes"]), float(entry["context"]), prefill, seconds + between)
+    numbers = [step.decodes, step.context, between, *(part for chunk in prefill for part in chunk)]
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a number is negative or none")
-    if not (step.seconds > 0 and math.isfinite(step.seconds) and step.tokens > 0):
+    if not (seconds > 0 and math.isfinite(seconds) and step.tokens > 0):
         raise ValueError("no time, or no tokens")
     return step
 
@@ -153,18 +181,26 @@ def _check(path: Path, steps: list[Step]) -> None:
             )
 
 
-def _corners(steps: Sequence[Step]) -> tuple[float, ...]:
-    """Each small number of tokens, and the median of each half octave, of which there are enough
-    steps, and both ends.
+def corners_of(steps: Sequence[Step]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the lines for tokens and for rows that sample. In a step of decodes alone both are the
+    same number, so it is steps with prompts that must be enough to tell the second.
+    """
+    mixed = [step.samples for step in steps if step.prefill]
+    tokens, rows = [step.tokens for step in steps], [step.samples for step in steps]
+    return _corners(tokens, tokens), _corners(mixed, rows)
+
+
+def _corners(sizes: Sequence[float], all_sizes: Sequence[float]) -> tuple[float, ...]:
+    """Each small size, and the median of each half octave, of which there are enough, and both
+    ends of all of them.
     """
     buckets: dict[int, list[float]] = {}
-    for step in steps:
-        octaves = math.log2(step.tokens / SMALL)
-        key = int(step.tokens) if octaves <= 0 else int(SMALL) + math.ceil(2 * octaves)
-        buckets.setdefault(key, []).append(step.tokens)
+    for size in sizes:
+        octaves = math.log2(size / SMALL)
+        key = int(size) if octaves <= 0 else int(SMALL) + math.ceil(2 * octaves)
+        buckets.setdefault(key, []).append(size)
     often = {median(bucket) for bucket in buckets.values() if len(bucket) >= LEAST_IN_BUCKET}
-    sizes = [step.tokens for step in steps]
-    return tuple(sorted(often | {min(sizes), max(sizes)}))
+    return tuple(sorted(often | {min(all_sizes), max(all_sizes)}))
 
 
 def _between(sizes: Sequence[float], tokens: float) -> tuple[int, float]:
@@ -173,23 +209,32 @@ def _between(sizes: Sequence[float], tokens: float) -> tuple[int, float]:
     return place, (tokens - sizes[place]) / (sizes[place + 1] - sizes[place])
 
 
-def _row(step: Step, sizes: Sequence[float]) -> tuple[float, ...]:
+def _shares(corners: Sequence[float], size: float) -> list[float]:
+    """Of each corner."""
+    place, share = _between(corners, size)
+    shares = [0.0] * len(corners)
+    shares[place], shares[place + 1] = 1 - share, share
+    return shares
+
+
+def _row(step: Step, together: Sequence[float], sampled: Sequence[float]) -> tuple[float, ...]:
     """What a step has of each feature, and of each corner."""
-    place, share = _between(sizes, step.tokens)
-    corners = [0.0] * len(sizes)
-    corners[place], corners[place + 1] = 1 - share, share
+    corners = _shares(together, step.tokens) + _shares(sampled, step.samples)
     return (*features(*step[:3]), *corners)
 
 
-def fit(steps: Sequence[Step], sizes: Sequence[float]) -> tuple[float, ...]:
-    """Seconds of each feature and at each corner, none negative, with the least squares of relative
-    errors; steps that lie far off count less and less (Huber), such as the first ones of an engine.
+def fit(
+    steps: Sequence[Step], together: Sequence[float], sampled: Sequence[float]
+) -> tuple[float, ...]:
+    """Seconds of each feature and at each corner of both lines, none negative, with the least
+    squares of relative errors; steps that lie far off count less and less (Huber), such as the
+    first ones of an engine.
 
     All of it is then stretched so that the steps that are not far off take, added up, as long as
     they took: pauses make steps longer and never shorter, and the best fit of each does not know
     them.
     """
-    rows = [_row(step, sizes) for step in steps]
+    rows = [_row(step, together, sampled) for step in steps]
     doubts = _doubts(rows, steps)
     targets = [step.seconds for step in steps]
     weights = [1.0] * len(steps)
@@ -216,82 +261,6 @@ def _doubts(rows: Sequence[Sequence[float]], steps: Sequence[Step]) -> list[tupl
     for feature in range(len(FEATURES)):
         most = max(row[feature] / step.seconds for row, step in zip(rows, steps, strict=True))
         found.append(tuple(most if at == feature else 0.0 for at in range(len(rows[0]))))
-    return found
-
-
-def non_negative(
-    rows: Sequence[Sequence[float]], targets: Sequence[float], weights: Sequence[float]
-) -> tuple[float, ...]:
-    """Weighted least squares without negative numbers (Lawson and Hanson's active sets)."""
-    count = len(rows[0])
-    columns = list(zip(*rows, strict=True))
-    scales = [max(map(abs, column)) or 1.0 for column in columns]
-    weighed = [[w * x for w, x in zip(weights, column, strict=True)] for column in columns]
-    gram = [
-        [_dot(weighed[i], columns[j]) / scales[i] / scales[j] for j in range(count)]
-        for i in range(count)
-    ]
-    right = [_dot(weighed[i], targets) / scales[i] for i in range(count)]
-    found, chosen, useless = [0.0] * count, set[int](), set[int]()
-    least = 1e-9 * max(map(abs, right), default=0.0)
-    while True:
-        gains = [right[i] - _dot(gram[i], found) for i in range(count)]
-        free = [i for i in range(count) if i not in chosen | useless and gains[i] > least]
-        if not free:
-            return tuple(value / scale for value, scale in zip(found, scales, strict=True))
-        best = max(free, key=gains.__getitem__)
-        if not _enter(best, found, chosen, gram, right):
-            useless.add(best)
-
-
-def _enter(
-    new: int,
-    found: list[float],
-    chosen: set[int],
-    gram: Sequence[Sequence[float]],
-    right: Sequence[float],
-) -> bool:
-    """Let one more number be more than 0, and others be 0 for it; False if that leads nowhere."""
-    chosen.add(new)
-    while chosen:
-        order = sorted(chosen)
-        part = solve([[gram[i][j] for j in order] for i in order], [right[i] for i in order])
-        if part is None or (part[order.index(new)] <= 0 if new in chosen else False):
-            chosen.discard(new)
-            return False
-        goal = dict(zip(order, part, strict=True))
-        if min(part) > 0:
-            for i in range(len(found)):
-                found[i] = goal.get(i, 0.0)
-            return True
-        step = min(found[i] / (found[i] - goal[i]) for i in order if goal[i] <= 0)
-        for i in order:
-            found[i] += step * (goal[i] - found[i])
-        chosen -= {i for i in order if goal[i] <= 0 and found[i] <= 1e-12}
-    return False
-
-
-def _dot(first: Sequence[float], second: Sequence[float]) -> float:
-    return math.fsum(map(float.__mul__, first, second))
-
-
-def solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Gaussian elimination with pivots; None if columns say the same."""
-    size = len(right)
-    table = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda row: abs(table[row][column]))
-        if abs(table[pivot][column]) < 1e-12 * max(1e-300, abs(matrix[column][column])):
-            return None
-        table[column], table[pivot] = table[pivot], table[column]
-        for row in range(column + 1, size):
-            factor = table[row][column] / table[column][column]
-            for place in range(column, size + 1):
-                table[row][place] -= factor * table[column][place]
-    found = [0.0] * size
-    for row in range(size - 1, -1, -1):
-        rest = sum(table[row][place] * found[place] for place in range(row + 1, size))
-        found[row] = (table[row][size] - rest) / table[row][row]
     return found
 
 

@@ -45,18 +45,20 @@ class Replica:
         config: Config,
         layout: KvLayout,
         step_time: StepTime,
+        device: StepTime,
         *,
         number: int,
         seed: int,
         foreseen: bool,
         ended: Ended,
     ) -> None:
+        """The scheduler begins with what `step_time` says, a step takes what `device` says."""
         self.number = number
         self.ended = ended
         self.foreseen = foreseen
         self.patience = config.workload.patience_s
         self.scheduler = Scheduler(settings_of(config, layout, step_time))
-        self.executor = SimulatedExecutor(config, step_time, seed + number)
+        self.executor = SimulatedExecutor(config, device, seed + number)
         self.room = min(config.model.max_model_len, self.scheduler.kv.max_servable_tokens)
         self.guesses = [0] * config.speculative.tokens
         self.gaps = GapKeeper()

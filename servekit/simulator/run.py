@@ -33,7 +33,9 @@ def simulate(
 ) -> Run:
     """The first `requests` of the configuration's workload through its scheduler, to the end.
 
-    `step_time` None: as `spec.latency` has it. `arrivals` None: those of the workload by the seed.
+    `step_time` None: as `spec.latency` has it. The scheduler knows only that model either way, and
+    corrects it by the steps that it sees, as the engine's does. `arrivals` None: those of the
+    workload by the seed.
     With `foreseen` each request's max_tokens is the length of its answer; without, answers end
     when they end. The same arguments give the same run. Raises DoesNotFit where no block of cache
     is left, NotBuilt for layers that the engine does not run.
@@ -43,7 +45,7 @@ def simulate(
         arrivals = source(config.workload, max_model_len=config.model.max_model_len, seed=seed)
     clients = Clients(arrivals, requests)
     modelled = step_model(config)
-    copies = _copies(config, step_time or modelled, seed, foreseen, clients)
+    copies = _copies(config, modelled, step_time or modelled, seed, foreseen, clients)
     seats = SeatKeeper(config.scheduler.max_num_seqs)
     with _uncollected():
         seconds = _run(clients, copies, seats, watch_from=requests // 2)
@@ -73,15 +75,24 @@ def _uncollected() -> Iterator[None]:
 
 
 def _copies(
-    config: Config, model: StepTime, seed: int, foreseen: bool, clients: "Clients"
+    config: Config,
+    known: StepTime,
+    taken: StepTime,
+    seed: int,
+    foreseen: bool,
+    clients: "Clients",
 ) -> list[Replica]:
-    """Of the model, each with a cache and a scheduler of its own."""
-    layout, times = layout_of(config), timing(config, model)
+    """Of the model, each with a cache and a scheduler of its own; `known` to the scheduler are
+    other step times than those that are `taken`, perhaps.
+    """
+    layout, times = layout_of(config), timing(config, known)
+    device = times if taken is known else timing(config, taken)
     return [
         Replica(
             config,
             layout,
             times,
+            device,
             number=number,
             seed=seed,
             foreseen=foreseen,

@@ -1,7 +1,7 @@
-"""How long simulated steps take: a step-time model, asked a million times.
+"""How long simulated steps take.
 
-A model is asked for decode steps at few points and drawn straight in between; on GPUs such steps
-are padded to the sizes of captured graphs; with pipeline stages a step is dealt into batches.
+On GPUs steps of decodes are padded to the sizes of captured graphs; with pipeline stages a step is
+dealt into batches.
 """
 
 import math
@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
+from servekit.spec.latency import StepModel
+from servekit.spec.tabled import Tabled
 
 Prefill = Sequence[tuple[float, float]]
 
@@ -16,10 +18,6 @@ GRAPHS_8_APART = 256
 GRAPHS_16_APART = 512
 """Rows up to which decode steps are captured, 8 and 16 apart, beside 1, 2 and 4; larger ones run
 as they are. What vLLM captures by default."""
-
-FINE = 24
-"""Points between a context and its double. A straight line between two is off by the square of
-their distance over 8, about 0.02 %."""
 
 
 def graph_rows(rows: int) -> int:
@@ -33,38 +31,6 @@ def graph_rows(rows: int) -> int:
     if rows <= GRAPHS_16_APART:
         return -(-rows // 16) * 16
     return rows
-
-
-class Tabled:
-    """A step-time model whose decode steps are looked up."""
-
-    def __init__(self, model: StepTime) -> None:
-        self.model = model
-        self.points: dict[tuple[float, int, int], float] = {}
-        self.pieces: dict[tuple[float, int, int], tuple[float, float]] = {}
-        """Where a straight line begins, and how far it rises up to the next point."""
-
-    def seconds(self, decodes: float, context: float, prefill: Prefill = ()) -> float:
-        """As the model says it, within a thousandth."""
-        if prefill or context <= 0 or decodes <= 0:
-            return self.model.seconds(decodes, context, prefill)
-        mantissa, exponent = math.frexp(context)
-        position = mantissa * (2 * FINE)
-        below = int(position)
-        key = decodes, below, exponent
-        piece = self.pieces.get(key)
-        if piece is None:
-            first, second = self._point(*key), self._point(decodes, below + 1, exponent)
-            piece = self.pieces[key] = first, second - first
-        return piece[0] + (position - below) * piece[1]
-
-    def _point(self, decodes: float, place: int, exponent: int) -> float:
-        key = decodes, place, exponent
-        seconds = self.points.get(key)
-        if seconds is None:
-            context = math.ldexp(place / (2 * FINE), exponent)
-            seconds = self.points[key] = self.model.seconds(decodes, context)
-        return seconds
 
 
 class Dealt:
@@ -94,7 +60,8 @@ class Dealt:
 
 def timing(config: Config, model: StepTime) -> StepTime:
     """Of a copy of the model, for its scheduler and for its executor alike."""
+    times = Tabled(model) if isinstance(model, StepModel) else model
     stages = config.parallelism.pipeline
     if stages > 1:
-        model = Dealt(model, stages, config.scheduler.max_num_batched_tokens)
-    return Tabled(model)
+        return Dealt(times, stages, config.scheduler.max_num_batched_tokens)
+    return times

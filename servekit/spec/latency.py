@@ -18,7 +18,7 @@ from servekit.config.schema import Config
 from servekit.spec.collectives import all_reduce_s, send_s
 from servekit.spec.drafting import draft_stage, tokens_per_step
 from servekit.spec.efficiency import at, table
-from servekit.spec.stages import Products, Stage, stages
+from servekit.spec.stages import Attention, Products, Stage, stages
 
 SHARPNESS = 3.0
 """Of the smooth maximum; fits the dip near the ridge in published kernel tables."""
@@ -61,20 +61,63 @@ class StepModel:
         """One step in which `decodes` requests, with `context` tokens each on average, go on by a
         token and prompts are taken in. All may be fractions; an empty step takes no time.
         """
-        total = self.host_s
         queries = 1 + self.guesses
         tokens = decodes * queries + sum(new for new, _ in prefill)
         if tokens <= 0:
             return 0.0
         rows = decodes * queries + len(prefill)
+        if self.is_bound:
+            return self._bound_s(tokens, rows, decodes, context, prefill)
+        prompts = sum(
+            self.of_pairs(window, pairs(*chunk, window))
+            for chunk in prefill
+            for window in self.windows
+        )
+        linear = self.of_tokens(tokens) + self.of_rows(rows)
+        return self.host_s + linear + self.of_decodes(decodes, context) + prompts
+
+    def of_tokens(self, tokens: float) -> float:
+        """Seconds of a modelled step that go by how many tokens it has, of whatever kind."""
+        total = 0.0
         for stage in self.stages:
-            read, compute, both = _products(stage, tokens, rows)
-            kv, scores, attended = _decode(stage, decodes, context, queries)
-            prompts = _prompts(stage, prefill)
-            if self.is_bound:
-                total += max(read + kv, compute + scores + prompts)
-            else:
-                total += both + attended + prompts + _exchange(stage, tokens)
+            total += _products(stage, tokens, 0.0)[2] + _exchange(stage, tokens)
+        return total
+
+    def of_rows(self, rows: float) -> float:
+        """Seconds that go by how many tokens logits are wanted of."""
+        return sum(_products(stage, 0.0, rows)[2] for stage in self.stages)
+
+    def of_decodes(self, decodes: float, context: float) -> float:
+        """Seconds of attention to what decodes see, and of guessing."""
+        total = self._draft_s(decodes, context)
+        for stage in self.stages:
+            total += _decode(stage, decodes, context, 1 + self.guesses)[2]
+        return total
+
+    @property
+    def windows(self) -> tuple[float, ...]:
+        """Tokens that layers see, each once; infinite where they see everything."""
+        return tuple({layers.window: None for s in self.stages for layers in s.attention})
+
+    def of_pairs(self, window: float, seen: float) -> float:
+        """Seconds of attention to prompts in the layers of this window, for a chunk of so many
+        `pairs`.
+        """
+        total = 0.0
+        for stage in self.stages:
+            for layers in stage.attention:
+                if layers.window == window:
+                    total += _prompt(layers, seen)
+        return total
+
+    def _bound_s(
+        self, tokens: float, rows: float, decodes: float, context: float, prefill: Prefill
+    ) -> float:
+        total = self.host_s
+        for stage in self.stages:
+            read, compute, _ = _products(stage, tokens, rows)
+            kv, scores, _ = _decode(stage, decodes, context, 1 + self.guesses)
+            total += max(read + kv, compute + scores + _prompts(stage, prefill))
         return total + self._draft_s(decodes, context)
 
     def parts(self, decodes: float, context: float, prefill: Prefill = ()) -> dict[str, float]:
@@ -162,20 +205,23 @@ def _decode(
 
 def _prompts(stage: Stage, prefill: Prefill) -> float:
     """Causal attention of each chunk to itself and to what is there."""
-    total = 0.0
-    for layers in stage.attention:
-        for new, there in prefill:
-            if new > 0:
-                pairs = _pairs(new, there, layers.window)
-                # the whole prompt with as many pairs says how well the kernel is filled
-                length = max(1.0, (2 * pairs) ** 0.5)
-                seconds = layers.layers * pairs * layers.prefill_pair_s
-                total += seconds / at(layers.prefill, length)
-    return total
+    return sum(
+        _prompt(layers, pairs(*chunk, layers.window))
+        for layers in stage.attention
+        for chunk in prefill
+    )
 
 
-def _pairs(new: float, there: float, window: float) -> float:
-    """Queries times the keys that each sees."""
+def _prompt(layers: Attention, seen: float) -> float:
+    if seen <= 0:
+        return 0.0
+    # the whole prompt with as many pairs says how well the kernel is filled
+    length = max(1.0, (2 * seen) ** 0.5)
+    return layers.layers * seen * layers.prefill_pair_s / at(layers.prefill, length)
+
+
+def pairs(new: float, there: float, window: float) -> float:
+    """Of queries and keys that each sees, in a chunk of `new` tokens with `there` before it."""
     if there + new <= window:
         return new * (there + new / 2)
     growing = max(0.0, window - there)

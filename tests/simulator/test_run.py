@@ -12,7 +12,7 @@ from servekit.errors import DoesNotFit, NotBuilt
 from servekit.simulator.columns import SeatState
 from servekit.simulator.record import Run
 from servekit.simulator.run import simulate
-from servekit.simulator.timing import Dealt, Tabled, graph_rows
+from servekit.simulator.timing import Dealt, graph_rows
 from servekit.spec.latency import step_model
 
 
@@ -188,17 +188,6 @@ def test_a_decode_step_is_padded_to_a_captured_size(rows: int, padded: int) -> N
 
 def test_the_largest_steps_are_not_captured() -> None:
     assert graph_rows(513) == 513
-
-
-def test_steps_that_are_looked_up_are_those_of_the_model() -> None:
-    model = step_model(configured())
-    tabled, chance = Tabled(model), random.Random(9)
-    for _ in range(400):
-        rows, context = chance.randint(1, 600), math.exp(chance.uniform(0, 9.7))
-        expected = model.seconds(rows, context)
-        assert tabled.seconds(rows, context) == pytest.approx(expected, rel=1e-3)
-    chunk = [(700.0, 100.0)]
-    assert tabled.seconds(8, 900, chunk) == model.seconds(8, 900, chunk)
 
 
 def test_rows_dealt_to_stages_take_as_long_as_the_fullest_batch() -> None:

@@ -94,11 +94,12 @@ def test_prompts_computed_in_chunks_of_thirty_two(subject: Subject) -> None:
 
 def test_requests_preempted_and_computed_again(subject: Subject) -> None:
     short = [prompt for prompt in subject.sample if len(prompt) < 380]
-    ways = [(448, short)]
+    ways = [(832, short)]
     if subject.whole:
         ways.append((1600, [subject.prompts[number] for number in (20, 22, 21, 23)]))
     for capacity, prompts in ways:
-        engine = subject.engine(f"kv.capacity_tokens={capacity}", NO_REUSE)
+        words = (f"kv.capacity_tokens={capacity}", "scheduler.reserve=greedy", NO_REUSE)
+        engine = subject.engine(*words)
         outputs = generate(engine, prompts)
         assert sum(output.preemptions for output in outputs) >= 1
         subject.judge(prompts, outputs)
@@ -122,8 +123,9 @@ def test_generate_itself_says_the_same(subject: Subject) -> None:
 def decoder_logits(engine: LocalEngine, ids: list[int]) -> torch.Tensor:
     """Float32 [len(ids), vocab]: our decoder's, after each of these tokens."""
     cache = engine.runner.cache
-    blocks = list(range(1, 2 + len(ids) // cache.block_size))
-    batch = Batch.of(0, [Row(0, 0, ids, (blocks,), samples=True)])
+    count = 1 + len(ids) // cache.block_size
+    tables = tuple([1 + count * g + n for n in range(count)] for g in range(cache.num_groups))
+    batch = Batch.of(0, [Row(0, 0, ids, tables, samples=True)])
     inputs = build_inputs(batch, cache.block_size, "cpu", lambda id: 0)
     return engine.runner.decoder(replace(inputs, sample_at=torch.arange(len(ids))), cache)
 
