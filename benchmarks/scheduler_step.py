@@ -5,6 +5,8 @@
 Some requests decode, 10,000 wait. Decode-only: every seat is taken. Mixed: one more seat is free,
 and each step has 512 tokens of waiting prompts of 2,048 beside the decodes. Blocks of 16,
 prefix caching, an end token. Seconds are CPU time of the thread, so that neighbours count less.
+With arrivals: and the part of a prompt that a step takes of what it costs to make and add its
+request, for whoever hashes prompts then and not when they are looked up.
 
 `--vllm-python` names an interpreter that can import vLLM; its V1 scheduler is then given the same
 requests and measured in turn with ours, each in a process of its own.
@@ -17,8 +19,13 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from servekit.scheduler.scheduler import Scheduler
 
 RUNNING = (16, 256, 1024)
 WAITING = 10_000
@@ -29,6 +36,11 @@ CHUNK = 512
 STEPS = 208
 """13 blocks of tokens: every phase of a block counts alike."""
 ROOT = Path(__file__).resolve().parents[1]
+
+Step = tuple[float, int, int]
+"""Seconds, how many of its rows sample, tokens."""
+Measured = dict[str, float]
+"""Means a step: microseconds, without and with its share of arrivals; sampling rows; tokens."""
 
 
 def load_of(running: int, kind: str) -> dict[str, int]:
@@ -57,15 +69,12 @@ def prompts_of(running: int, load: dict[str, int]) -> list[tuple[list[int], int]
     return [(prompt, load["answer"]) for prompt in decoding] + [(p, 1) for p in waiting]
 
 
-def ours(running: int, kind: str) -> list[float]:
+def scheduler_of(load: dict[str, int]) -> "Scheduler":
     from servekit.config.compose import load as compose
-    from servekit.scheduler.batch import Outcome
     from servekit.scheduler.groups import KvSettings
-    from servekit.scheduler.request import Request
     from servekit.scheduler.scheduler import Scheduler
     from servekit.scheduler.settings import Settings
 
-    load = load_of(running, kind)
     config = compose(
         [
             "+recipe=chat_smollm2",
@@ -76,37 +85,95 @@ def ours(running: int, kind: str) -> list[float]:
         ]
     ).config
     kv = KvSettings(num_blocks=load["blocks"], block_size=BLOCK)
-    scheduler = Scheduler(Settings(config.scheduler, config.slo, kv, 32768))
-    for id, (prompt, max_tokens) in enumerate(prompts_of(running, load)):
+    return Scheduler(Settings(config.scheduler, config.slo, kv, 32768))
+
+
+def ours(running: int, kind: str) -> Measured:
+    from servekit.scheduler.batch import Outcome
+    from servekit.scheduler.request import Request
+
+    load = load_of(running, kind)
+    scheduler = scheduler_of(load)
+
+    def arrive(id: int, prompt: list[int], max_tokens: int) -> None:
         stop_ids = frozenset({2})
         scheduler.add(Request(id, prompt, max_tokens, stop_ids=stop_ids, arrived=float(id)))
 
-    def step() -> tuple[float, int]:
+    def step() -> Step:
         before = time.thread_time()
         batch = scheduler.plan(0.0)
         planned = time.thread_time()
         assert batch is not None
         sampled = {row.request_id: [7] for row in batch.others if row.samples}
         outcome = Outcome([7] * len(batch.decodes.ids), sampled)
+        sampling, tokens = len(batch.decodes.ids) + len(sampled), batch.num_tokens
         ran = time.thread_time()
         scheduler.commit(batch, outcome, 0.0)
-        return planned - before + time.thread_time() - ran, batch.num_rows
+        return planned - before + time.thread_time() - ran, sampling, tokens
 
+    return measure(running, load, arrive, step)
+
+
+def measure(
+    running: int,
+    load: dict[str, int],
+    arrive: Callable[[int, list[int], int], None],
+    step: Callable[[], Step],
+) -> Measured:
+    """Of a scheduler that is empty yet."""
+    arrivals = []
+    for id, (prompt, max_tokens) in enumerate(prompts_of(running, load)):
+        before = time.thread_time()
+        arrive(id, prompt, max_tokens)
+        arrivals += [time.thread_time() - before] if len(prompt) == LONG else []
     while step()[1] < running:
         pass
     gc.collect()
     gc.disable()
-    return [1e6 * step()[0] for _ in range(STEPS)]
+    steps = [step() for _ in range(load["steps"])]
+    seconds, sampling, tokens = (statistics.mean(column) for column in zip(*steps, strict=True))
+    share = (tokens - running) / LONG
+    return {
+        "step": 1e6 * seconds,
+        "with_arrivals": 1e6 * (seconds + share * statistics.mean(arrivals)),
+        "sampling": sampling,
+        "tokens": tokens,
+    }
 
 
-def measured(python: str, module: str, running: int, kind: str) -> float:
-    """Mean microseconds a step, in a process of its own."""
+def measured(python: str, module: str, running: int, kind: str) -> Measured:
+    """In a process of its own."""
     words = [python, "-m", module, str(running), kind]
     child = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     if child.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{child.stderr[-2000:]}")
-    times: list[float] = json.loads(child.stdout.splitlines()[-1])
-    return statistics.mean(times)
+    found: Measured = json.loads(child.stdout.splitlines()[-1])
+    return found
+
+
+def row_of(running: int, kind: str, vllm_python: str | None, pairs: int) -> str:
+    """Medians of each, and of the ratios of pairs."""
+    own: list[Measured] = []
+    other: list[Measured] = []
+    for _ in range(pairs):
+        own.append(measured(sys.executable, "benchmarks.scheduler_step", running, kind))
+        if vllm_python:
+            module = "benchmarks.scheduler_step_vllm"
+            other.append(measured(vllm_python, module, running, kind))
+            for count in ("sampling", "tokens"):
+                if round(own[-1][count], 2) != round(other[-1][count], 2):
+                    raise SystemExit(f"{count} a step: {own[-1][count]} and {other[-1][count]}")
+    cells = [str(running), kind, f"{own[0]['tokens']:.0f}"]
+    for name in ("step", "with_arrivals"):
+        cells.append(f"{statistics.median(one[name] for one in own):.0f}")
+        if other:
+            ratios = [theirs[name] / mine[name] for mine, theirs in zip(own, other, strict=True)]
+            cells.append(f"{statistics.median(one[name] for one in other):.0f}")
+            cells.append(f"{statistics.median(ratios):.1f}")
+        if kind == "decode":  # nobody comes
+            cells += [""] * (3 if other else 1)
+            break
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -114,23 +181,13 @@ def main() -> None:
     parser.add_argument("--vllm-python", help="an interpreter that can import vLLM")
     parser.add_argument("--pairs", type=int, default=3)
     words = parser.parse_args()
-    print("| running | step | servekit, us | us a row | vLLM V1, us | vLLM / servekit |")
-    print("|---|---|---|---|---|---|")
+    theirs = [" vLLM V1, us ", " ratio "] if words.vllm_python else []
+    heads = [" running ", " step ", " tokens ", " servekit, us ", *theirs]
+    heads += [" with arrivals, us ", *theirs]
+    print(f"|{'|'.join(heads)}|\n|{'---|' * len(heads)}")
     for running in RUNNING:
         for kind in ("decode", "mixed"):
-            own: list[float] = []
-            other: list[float] = []
-            for _ in range(words.pairs):
-                own.append(measured(sys.executable, "benchmarks.scheduler_step", running, kind))
-                if words.vllm_python:
-                    module = "benchmarks.scheduler_step_vllm"
-                    other.append(measured(words.vllm_python, module, running, kind))
-            us = statistics.median(own)
-            line = f"| {running} | {kind} | {us:.0f} | {us / running:.2f} |"
-            if other:
-                pairs = [theirs / mine for mine, theirs in zip(own, other, strict=True)]
-                line += f" {statistics.median(other):.0f} | {statistics.median(pairs):.1f} |"
-            print(line, flush=True)
+            print(row_of(running, kind, words.vllm_python, words.pairs), flush=True)
 
 
 if __name__ == "__main__":

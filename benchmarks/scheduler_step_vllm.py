@@ -1,8 +1,7 @@
 """vLLM V1's scheduler under the load of `benchmarks.scheduler_step`; run by an interpreter that has
-it. Prints microseconds of `schedule()` and `update_from_output()`, a step a number, as JSON.
+it. Prints what that makes of `schedule()` and `update_from_output()`, as JSON.
 """
 
-import gc
 import json
 import sys
 import tempfile
@@ -63,55 +62,60 @@ def scheduler_of(load: dict[str, int], folder: str) -> Any:
     )
 
 
-def fill(scheduler: Any, load: dict[str, int], prompts: list[tuple[list[int], int]]) -> None:
+def measured(scheduler: Any, running: int, load: dict[str, int]) -> Any:
+    from vllm.envs import enable_envs_cache
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
+    from benchmarks.scheduler_step import measure
+
+    enable_envs_cache()  # as its engine does once it has started
     init_none_hash(sha256)
     hasher = get_request_block_hasher(load["block"], sha256)
-    for id, (prompt, max_tokens) in enumerate(prompts):
-        sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=[2])
+
+    # made by another process, so not part of an arrival
+    asked = {
+        most: SamplingParams(max_tokens=most, stop_token_ids=[2]) for most in (1, load["answer"])
+    }
+    for sampling in asked.values():
         sampling.update_from_generation_config({}, eos_token_id=2)
+
+    def arrive(id: int, prompt: list[int], max_tokens: int) -> None:
+        when, params = float(id), asked[max_tokens]
         scheduler.add_request(
-            Request(str(id), prompt, sampling, None, arrival_time=float(id), block_hasher=hasher)
+            Request(str(id), prompt, params, None, arrival_time=when, block_hasher=hasher)
         )
 
+    def step() -> tuple[float, int, int]:
+        before = time.thread_time()
+        plan = scheduler.schedule()
+        planned = time.thread_time()
+        ids = list(plan.num_scheduled_tokens)
+        lacking = [scheduler.requests[id] for id in ids]
+        sampled = [[7] if r.num_computed_tokens >= r.num_tokens else [] for r in lacking]
+        result = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={id: index for index, id in enumerate(ids)},
+            sampled_token_ids=sampled,
+        )
+        sampling, tokens = sum(map(len, sampled)), plan.total_num_scheduled_tokens
+        ran = time.thread_time()
+        scheduler.update_from_output(plan, result)
+        return planned - before + time.thread_time() - ran, sampling, tokens
 
-def step(scheduler: Any) -> tuple[float, int]:
-    """Seconds of one step, and how many of its rows sample."""
-    from vllm.v1.outputs import ModelRunnerOutput
-
-    before = time.thread_time()
-    plan = scheduler.schedule()
-    planned = time.thread_time()
-    ids = list(plan.num_scheduled_tokens)
-    lacking = [scheduler.requests[id] for id in ids]
-    sampled = [[7] if r.num_computed_tokens >= r.num_tokens else [] for r in lacking]
-    result = ModelRunnerOutput(
-        req_ids=ids,
-        req_id_to_index={id: index for index, id in enumerate(ids)},
-        sampled_token_ids=sampled,
-    )
-    ran = time.thread_time()
-    scheduler.update_from_output(plan, result)
-    return planned - before + time.thread_time() - ran, sum(map(len, sampled))
+    return measure(running, load, arrive, step)
 
 
 def main() -> None:
-    from benchmarks.scheduler_step import load_of, prompts_of
+    from benchmarks.scheduler_step import load_of
 
     running, kind = int(sys.argv[1]), sys.argv[2]
     load = load_of(running, kind)
     with tempfile.TemporaryDirectory() as folder:
-        scheduler = scheduler_of(load, folder)
-        fill(scheduler, load, prompts_of(running, load))
-        while step(scheduler)[1] < running:
-            pass
-        gc.collect()
-        gc.disable()
-        print(json.dumps([1e6 * step(scheduler)[0] for _ in range(load["steps"])]))
+        print(json.dumps(measured(scheduler_of(load, folder), running, load)))
 
 
 if __name__ == "__main__":

@@ -62,15 +62,16 @@ class Priority(Order):
 
     def _oldest(self, seated: list[tuple[Key, Request]], is_open: bool) -> Request | None:
         """Who would be first if waiting counted in full; None if it is first already."""
-        found = seated[:]
-        is_open = is_open and len(self.by_age) < self.seats_by_age
-        for number in self.waiting if is_open else ():
+        found, first = seated[:], seated[:1]
+        if is_open:
+            first += self.line.entries[:1]
+        for number in self.waiting if is_open and len(self.by_age) < self.seats_by_age else ():
             index = self.line.position((number,))
             found.append(self.line.entries[index])
         if not found:
             return None
         _, oldest = min(found, key=lambda one: self.aged(one[1]))
-        return oldest if oldest.priority > min(found)[0][0] else None
+        return oldest if oldest.priority > min(first)[0][0] else None
 
     def seated(self, request: Request) -> None:
         self.running[request.priority] += 1

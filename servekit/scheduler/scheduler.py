@@ -119,6 +119,7 @@ class Scheduler:
     def _plan_decodes(self, step: Step) -> None:
         """Only those are looked at that need a block, have guesses, or are not in lock step."""
         seats, shortage = self.seats, self.shortage
+        shortage.spare_first()
         asking = shortage.extend(seats.decoding.crossing())
         if seats.decoding.drafting:
             asking += seats.decoding.drafting.difference(asking)

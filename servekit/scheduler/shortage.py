@@ -67,6 +67,11 @@ class Shortage:
         self.kv.extend(request)
         return True
 
+    def spare_first(self) -> None:
+        """Who comes to be first by rank gives way no more, or others would have its block."""
+        if self.giving and self.winner is None:
+            self.giving.pop(self.running.by_rank[0], None)
+
     def _choose(self) -> Request:
         """The first by rank never gives way, so somebody always comes to an end."""
         others = self.running.by_rank[1:]

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servekit.scheduler.request import Request
-from tests.scheduler.fake_executor import VOCAB, FakeExecutor, alone, make_scheduler
-from tests.scheduler.test_properties import BRANCHES, Clients, Linear
-
-ORDERS = ["fcfs", "priority", "shortest_prefill", "longest_prefix", "deadline", "fair", "two_pool"]
+from tests.scheduler.fake_executor import VOCAB, FakeExecutor, make_scheduler
+from tests.scheduler.traffic import BRANCHES, ORDERS, Clients, Linear
 
 
 def crowd(rng: Random, capacity: int) -> list[Request]:
@@ -69,7 +67,7 @@ def test_a_crowd_in_a_small_cache_is_served_to_the_last_and_leaves_nothing_behin
             scheduler.add(clients.requests[-1])
         if scheduler.running and rng.random() < 0.1:
             draft = rng.choice(scheduler.running)
-            draft.drafts = alone(draft)[len(draft.output) :][: rng.randint(1, 4)]
+            draft.drafts = clients.truth(draft)[len(draft.output) :][: rng.randint(1, 4)]
         if scheduler.requests and rng.random() < 0.01:
             ended = scheduler.abort(rng.choice(list(scheduler.requests)))
             clients.take([ended] if ended else [])

@@ -204,3 +204,18 @@ def test_the_counts_of_a_request_in_lock_step_follow_its_batches(depth):
         assert asked.computed == 3 + done + depth - 1
         assert asked.in_flight == depth
         assert asked.wanted == asked.computed + 1
+
+
+def test_who_was_to_give_way_and_comes_to_be_first_gets_a_row():
+    rules = {"reserve": "greedy", "victim": "cheapest"}
+    scheduler = make_scheduler(seats=6, budget=6, num_blocks=8, block_size=1, **rules)
+    executor = FakeExecutor(1)
+    scheduler.add(request(0, prompt=2, max_tokens=1))
+    for id in range(1, 5):
+        scheduler.add(request(id, prompt=1, max_tokens=2))
+    batch, _ = planned(scheduler)
+    assert scheduler.plan(0.0) is None
+    assert [loser.id for loser in scheduler.shortage.giving] == [1]
+    scheduler.commit(batch, executor.run(batch), 0.0)
+    assert scheduler.running[0].id == 1
+    assert planned(scheduler)[1][0][0] == 1

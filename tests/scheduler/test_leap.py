@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from servekit.scheduler.batch import Outcome
 from servekit.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_executor import VOCAB, FakeExecutor, make_scheduler, request
-from tests.scheduler.test_properties import Linear
+from tests.scheduler.traffic import Linear
 
 REQUESTS = st.lists(
     st.tuples(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12), st.integers(1, 90)),

@@ -57,6 +57,16 @@ def test_those_who_did_not_wait_long_get_no_turn():
     assert not high_and_low(aging_s=200.0)[0]
 
 
+def test_a_prompt_that_was_begun_in_such_a_turn_gets_more_of_them_while_others_keep_coming():
+    line = make_line(order="priority", aging_s=1.0)
+    desk = Desk(line, budget=1)
+    line.add(asks(0, prompt=5, max_tokens=1, priority=1))
+    for now in range(1, 6 * TURN):
+        line.add(asks(now, prompt=1, max_tokens=1))
+        desk.step(float(now))
+    assert 0 in desk.done
+
+
 def test_the_shortest_prompt_goes_first_and_waiting_makes_up_for_length():
     line = make_line(order="shortest_prefill", aging_s=10.0)
     long = asks(1, 2000, arrived=0.0)
