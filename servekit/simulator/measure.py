@@ -52,6 +52,8 @@ class Measured:
     """Of each latency, how many."""
     slope: tuple[float, float] = (math.nan, math.nan)
     """Of the number that waits, a second, and its standard error."""
+    promised: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each target, how many it is for, and how many of them were late."""
     counted: list[Served] = field(default_factory=list)
     """Those that came in that time."""
 
@@ -73,6 +75,8 @@ def window(run: Run) -> tuple[float, float]:
     """From the end of the warm-up to the last arrival.
 
     Where all come at once it is a job and no traffic: nothing is warm-up, and all of it counts.
+    Half of the requests count whenever they came: after a burst most of the time may be warm-up to
+    which nearly all of them belong.
     """
     last = max((one.at for one in run.served), default=0.0)
     if last == min((one.at for one in run.served), default=0.0):
@@ -85,7 +89,8 @@ def window(run: Run) -> tuple[float, float]:
             place = bisect_left(at, (index + 1) * width) - 1
             if place >= 0 and at[place] >= index * width:
                 present[index] += copy.steps.running[place] + copy.steps.waiting[place]
-    return warm_up(present) * width, last
+    middle = sorted(one.at for one in run.served)[len(run.served) // 2]
+    return min(warm_up(present) * width, middle), last
 
 
 def is_good(one: Served, slo: SloConfig) -> bool:
@@ -107,24 +112,28 @@ def _latencies(run: Run, measured: Measured) -> None:
         measured.seen[name] = len(values)
         for key, sample in _latency(values).items():
             measured.samples[f"{name}.{key}"] = sample
-    for target, share in _targets(run.config.slo):
-        promised = [
-            time
-            for one in measured.counted
-            if one.slo_class == "interactive" and (time := TIMES[target](one)) is not None
-        ]
-        measured.samples[f"target.{target}"] = _sample(promised, partial(_unsorted, share=share))
+    slo = run.config.slo
+    for name, target_ms in (("ttft", slo.ttft_ms), ("tpot", slo.tpot_ms)):
+        if target_ms is not None:
+            _target(name, target_ms / 1000, slo.percentile / 100, measured)
     _gaps(run, measured)
+
+
+def _target(name: str, target_s: float, share: float, measured: Measured) -> None:
+    """Of class interactive. Who left has waited for a first token as long as that took."""
+    values = []
+    for one in measured.counted:
+        time = TIMES[name](one)
+        if name == "ttft" and one.end == "left" and one.finished_at is not None:
+            time = one.finished_at - one.at
+        if time is not None and one.slo_class == "interactive":
+            values.append(time)
+    measured.samples[f"target.{name}"] = _sample(values, partial(_unsorted, share=share))
+    measured.promised[name] = len(values), sum(value > target_s for value in values)
 
 
 def _unsorted(values: Sequence[float], share: float) -> float:
     return percentile(sorted(values), share)
-
-
-def _targets(slo: SloConfig) -> list[tuple[str, float]]:
-    share = slo.percentile / 100
-    wanted = {"ttft": slo.ttft_ms, "tpot": slo.tpot_ms}
-    return [(name, share) for name, target in wanted.items() if target is not None]
 
 
 def _latency(values: list[float]) -> dict[str, Sample]:

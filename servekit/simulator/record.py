@@ -123,6 +123,10 @@ class Target(NamedTuple):
     percentile: float
     value: Estimate
     """Seconds at this percentile."""
+    n: int
+    """Requests that it is for, in all seeds together."""
+    late: int
+    """Of those, over the target."""
 
 
 class Tenant(NamedTuple):

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Literal
 
 from servekit.config.schema import Config
 from servekit.simulator.measure import PERCENTILES, Measured, is_good, measure, rate
@@ -97,13 +98,16 @@ def _latency(seeds: Sequence[Measured], name: str) -> Latency:
 
 def _targets(config: Config, seeds: Sequence[Measured]) -> tuple[Target, ...]:
     slo = config.slo
+    names: tuple[tuple[Literal["ttft", "tpot"], float | None], ...] = (
+        ("ttft", slo.ttft_ms),
+        ("tpot", slo.tpot_ms),
+    )
     found = []
-    if slo.ttft_ms is not None:
-        value = combined(seeds, "target.ttft")
-        found.append(Target("ttft", slo.ttft_ms / 1000, slo.percentile, value))
-    if slo.tpot_ms is not None:
-        value = combined(seeds, "target.tpot")
-        found.append(Target("tpot", slo.tpot_ms / 1000, slo.percentile, value))
+    for name, target_ms in names:
+        if target_ms is not None:
+            value = combined(seeds, f"target.{name}")
+            n, late = (sum(seed.promised[name][place] for seed in seeds) for place in (0, 1))
+            found.append(Target(name, target_ms / 1000, slo.percentile, value, n, late))
     return tuple(found)
 
 

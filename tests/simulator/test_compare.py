@@ -1,7 +1,9 @@
 """Reports and comparisons of whole runs."""
 
+import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.simulator.compare import COMPARED, compare
 from servekit.simulator.measure import is_good, measure, window
+from servekit.simulator.pages.verdict import verdict
 from servekit.simulator.record import Comparison, Report
 from servekit.simulator.report import report
 from servekit.simulator.run import simulate
@@ -121,6 +124,34 @@ def test_requests_that_all_come_at_once_have_no_warm_up() -> None:
     run = simulate(configured(*words), requests=50, seed=1)
     assert {one.at for one in run.served} == {0.0}
     assert window(run) == (0.0, run.seconds)
+
+
+def test_a_burst_is_not_taken_for_the_warm_up_of_a_straggler(tmp_path: Path) -> None:
+    trace = tmp_path / "burst.jsonl"
+    times = [0.0] * 200 + [60.0]
+    rows = [{"arrival_s": at, "input_tokens": 1000, "output_tokens": 200} for at in times]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    run = simulate(configured(f"workload.trace={trace}"), requests=201, seed=1)
+    assert window(run) == (0.0, 60.0)
+    found = report("burst", [run])
+    assert found.ttft.n == 201
+    assert found.targets[0].late > 100
+    assert verdict(found).word == "misses"
+
+
+def test_half_of_the_requests_count_wherever_they_come() -> None:
+    run = simulate(configured(), requests=200, seed=1)
+    run.served = [one._replace(at=one.at**0.2) for one in run.served]
+    assert measure(run).seen["ttft"] >= 100
+
+
+def test_who_left_was_not_answered_within_the_target() -> None:
+    words = ("scheduler.max_num_seqs=2", "workload.patience_s=2", "slo.ttft_ms=1500")
+    found = report("left", [simulate(configured(*words), requests=200, seed=1)])
+    target = found.targets[0]
+    assert found.counts["left"] > 100
+    assert target.value.value == pytest.approx(2.0, abs=0.1)
+    assert verdict(replace(found, saturated=False)).word == "misses"
 
 
 def test_a_tenant_that_gets_more_than_its_weight_shows() -> None:

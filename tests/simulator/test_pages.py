@@ -22,18 +22,19 @@ from servekit.simulator.pages.report_json import comparison_json, report_json
 from servekit.simulator.pages.sparkline import LEVELS, sparkline
 from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdict
 from servekit.simulator.record import Comparison, Difference, Estimate, Report, Target, Tenant
-from tests.simulator.reports import PLAIN, about, comparison, latency, report
+from tests.simulator.reports import PLAIN, about, comparison, latency, report, target
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
 NOTHING = Estimate(math.nan, math.nan, math.nan)
-LATE = (Target("ttft", 1.0, 95.0, about(12.0)), Target("tpot", 0.05, 95.0, about(0.03)))
-CLOSE = (Target("ttft", 1.0, 95.0, about(1.01)),)
+LATE = (target("ttft", about(12.0)), target("tpot", about(0.03)))
+CLOSE = (target("ttft", about(1.01)),)
 COUNTS = {"finished": 5000, "refused": 900, "left": 100, "unfinished": 0}
 
 REPORTS: dict[str, Report] = {
     "meets": PLAIN,
     "served": report(targets=()),
     "unsure": report(targets=CLOSE),
+    "too_few": report(targets=(target("ttft", about(0.1), n=20),)),
     "misses": report(targets=LATE),
     "sheds": report(counts=COUNTS, refused={"slo_unattainable": 900}, retry_after_s=12.3),
     "saturated": report(saturated=True, queue_growth_per_s=about(5.3), targets=LATE),
@@ -41,7 +42,7 @@ REPORTS: dict[str, Report] = {
         counts={"finished": 0, "refused": 10, "left": 0, "unfinished": 0},
         **{f"{name}_share": NOTHING for name in ("goodput", "attained", "hit", "kv_mean")},
         **{name: latency(math.nan) for name in ("ttft", "tpot", "itl", "e2e", "queue")},
-        targets=(Target("ttft", 1.0, 95.0, NOTHING),),
+        targets=(target("ttft", NOTHING, n=0),),
     ),
 }
 
@@ -86,12 +87,32 @@ def test_times_of_minutes_still_fit_80_columns_without_a_cell_cut(config: Config
         (Estimate(0.9, 0.85, 0.99), "meets"),
         (Estimate(1.2, 1.01, 1.3), "misses"),
         (Estimate(0.9, 0.8, 1.1), "unsure"),
-        (Estimate(0.9, math.nan, math.nan), "meets"),
-        (NOTHING, "misses"),
+        (Estimate(0.9, math.nan, math.nan), "too_few"),
     ],
 )
 def test_a_target_is_met_when_the_whole_interval_is_within(value: Estimate, said: str) -> None:
-    assert of_target(Target("ttft", 1.0, 95.0, value)) == said
+    assert of_target(target("ttft", value)) == said
+
+
+@pytest.mark.parametrize(
+    ("n", "late", "said"),
+    [
+        *((58, 0, "too_few"), (59, 0, "meets")),
+        *((0, 0, "too_few"), (1, 0, "too_few"), (1, 1, "too_few")),
+        *((2, 2, "misses"), (20, 3, "too_few"), (20, 4, "misses")),
+    ],
+)
+def test_of_a_handful_only_a_miss_that_is_no_chance_is_told(n: int, late: int, said: str) -> None:
+    assert of_target(target("ttft", about(0.5), n, late)) == said
+    assert of_target(target("ttft", NOTHING, n, late)) == said.replace("meets", "too_few")
+
+
+def test_how_many_requests_would_tell_is_said() -> None:
+    one = report(targets=(target("ttft", about(0.5), n=1),))
+    assert verdict(one).why == (
+        "time to first token: 1 request counts, and to tell a p95 takes 59: more --requests or "
+        "--seeds would"
+    )
 
 
 def test_a_growing_queue_is_the_verdict_even_where_targets_are_still_met() -> None:
@@ -178,7 +199,7 @@ def test_what_meets_a_target_is_told_where_the_table_has_another_number(config: 
     """Of class batch, for whom no target is, the table has the latencies too."""
     shown = " ".join(lines(terminal.render(report(targets=LATE), config, 100), 100))
     assert "targets are for class interactive: its time to first token p95 12,000 ms" in shown
-    same = (Target("ttft", 1.0, 95.0, PLAIN.ttft.p95),)
+    same = (target("ttft", PLAIN.ttft.p95),)
     shown = " ".join(lines(terminal.render(report(targets=same), config, 100), 100))
     assert "class interactive" not in shown
 

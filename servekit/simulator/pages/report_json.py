@@ -76,6 +76,8 @@ def target_json(target: Target) -> dict[str, Any]:
         "target": 1000 * target.target_s,
         "percentile": target.percentile,
         "simulated": estimate(target.value, 1000),
+        "n": target.n,
+        "late": target.late,
         "verdict": of_target(target),
     }
 

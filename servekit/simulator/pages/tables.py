@@ -23,7 +23,7 @@ from servekit.simulator.pages.sparkline import sparkline
 from servekit.simulator.pages.verdict import of_target
 from servekit.simulator.record import Estimate, Report, Series, Target
 
-TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow"}
+TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow", "too_few": "yellow"}
 LAYOUTS = ((POINTS, POINTS), (POINTS[1:], POINTS[1:]), (POINTS[1:], ("p95",)), (POINTS[1:], ()))
 """Columns of the latency table, and those with an interval; the first that there is room for."""
 LONGEST_CURVE = 80
@@ -79,13 +79,14 @@ def measured(table: Table) -> int:
 
 def target_cells(target: Target) -> list[str | Text]:
     said = of_target(target)
-    return [f"{1000 * target.target_s:,g}", Text(said, style=TARGET_STYLES[said])]
+    return [f"{1000 * target.target_s:,g}", Text(said.replace("_", " "), style=TARGET_STYLES[said])]
 
 
 def promised_line(report: Report) -> str:
     """What targets are compared with, where that is not in the table; else empty.
 
-    They are for class interactive: nobody waits for class batch.
+    They are for class interactive: nobody waits for class batch. The table has no time to first
+    token of who left.
     """
     said = []
     for target in report.targets:
@@ -95,7 +96,10 @@ def promised_line(report: Report) -> str:
         value, _ = with_band(Estimate(*(1000 * part for part in target.value)))
         if of_all is None or value != with_band(of_all)[0]:
             said.append(f"{dict(LATENCIES)[target.name]} {point} {value} ms")
-    return f"targets are for class interactive: its {', '.join(said)}" if said else ""
+    if not said:
+        return ""
+    left = ", with who left as having waited so long" if report.counts.get("left") else ""
+    return f"targets are for class interactive{left}: its {', '.join(said)}"
 
 
 def metric_table(report: Report, *sections: Section) -> Table:

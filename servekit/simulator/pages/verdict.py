@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from servekit.config.schema import Config
 from servekit.simulator.pages.metrics import NONE, number
 from servekit.simulator.record import Report, Target
+from servekit.simulator.statistics import DOUBT, chance, fewest
 from servekit.spec.memory import ledger
 
 HEADLINES = {
     "meets": "MEETS SLO",
     "served": "SERVED",
     "unsure": "UNSURE",
+    "too_few": "TOO FEW REQUESTS",
     "sheds": "REFUSES",
     "misses": "MISSES SLO",
     "saturated": "SATURATED",
@@ -22,6 +24,7 @@ STYLES = {
     "meets": "green",
     "served": "green",
     "unsure": "yellow",
+    "too_few": "yellow",
     "sheds": "yellow",
     "misses": "red",
     "saturated": "red",
@@ -44,12 +47,15 @@ class Verdict:
 
 
 def of_target(target: Target) -> str:
-    """`meets`, `misses`, or `unsure` where the target lies inside the interval."""
-    value, low, high = target.value
-    if math.isnan(value):
-        return "misses"
-    if math.isnan(low) or math.isnan(high):
-        low = high = value
+    """`meets`, `misses`, or `unsure` where the target lies inside the interval.
+
+    `too_few`: of so few requests even the slowest says nothing about such a percentile, unless more
+    of them were late than are by chance where it is met.
+    """
+    _, low, high = target.value
+    part = target.percentile / 100
+    if math.isnan(low) or target.n < fewest(part):
+        return "misses" if chance(target.late, target.n, part) < DOUBT else "too_few"
     if high <= target.target_s:
         return "meets"
     return "misses" if low > target.target_s else "unsure"
@@ -67,9 +73,9 @@ def verdict(report: Report) -> Verdict:
         return Verdict("saturated", growth(report))
     if keeps:
         doubt = "whether the others meet the targets is not sure"
-        rest = doubt if "unsure" in said else "the others meet the targets"
+        rest = doubt if said & {"unsure", "too_few"} else "the others meet the targets"
         return Verdict("sheds", f"{number(100 * refused)} % of requests are refused; {rest}")
-    for word in ("misses", "unsure"):
+    for word in ("misses", "too_few", "unsure"):
         worst = next((target for target, each in found if each == word), None)
         if worst is not None:
             return Verdict(word, sentence(worst, word))
@@ -108,6 +114,12 @@ def growth(report: Report) -> str:
 def sentence(target: Target, word: str) -> str:
     percentile, limit = f"p{target.percentile:g}", f"{number(1000 * target.target_s)} ms"
     value, low, high = target.value
+    if word == "too_few":
+        counted = "1 request counts" if target.n == 1 else f"{target.n:,} requests count"
+        return (
+            f"{TARGETS[target.name]}: {counted}, and to tell a {percentile} takes "
+            f"{fewest(target.percentile / 100):,}: more --requests or --seeds would"
+        )
     if math.isnan(value):
         return f"{TARGETS[target.name]}: no request has one; the target is {limit}"
     if word == "unsure":
