@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
-from servekit.simulator.measure import PERCENTILES, Measured, measure, window
+from servekit.simulator.measure import Measured, measure, window
 from servekit.simulator.record import Comparison, Difference, Run
 from servekit.simulator.report import PLAIN, report_of
 from servekit.simulator.run import simulate
+from servekit.simulator.samples import PERCENTILES
 from servekit.simulator.statistics import mean, paired
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue")

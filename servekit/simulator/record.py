@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from servekit.config.schema import Config
-from servekit.simulator.columns import Gaps, Seats, Steps
+from servekit.simulator.columns import Gaps, Lookups, Seats, Steps
 
 End = Literal["finished", "refused", "left", "unfinished"]
 """`left`: the client had no first token within its patience; `unfinished`: the run ended first."""
@@ -73,6 +73,7 @@ class CopyRecord:
     drafts: int = 0
     misses: dict[str, int] = field(default_factory=dict)
     """Prompt tokens that were not found in the prefix cache, by why."""
+    lookups: Lookups = field(default_factory=Lookups)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from servekit.config.schema import Config
-from servekit.simulator.measure import PERCENTILES, Measured, is_good, measure, rate
+from servekit.simulator.measure import Measured, is_good, measure
 from servekit.simulator.record import (
     CopyRecord,
     Estimate,
@@ -18,6 +18,7 @@ from servekit.simulator.record import (
     Target,
     Tenant,
 )
+from servekit.simulator.samples import PERCENTILES, rate
 from servekit.simulator.slices import edges, slices
 from servekit.simulator.statistics import CONFIDENCE_Z, estimate, mean, percentile
 
@@ -59,7 +60,7 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         targets=_targets(config, seeds),
         **numbers,
         kv_max_share=max(_kv_max(copy) for run in runs for copy in run.copies),
-        misses=_misses(runs),
+        misses=_misses(seeds),
         padding_share=_of_runs(runs, _padding),
         wasted_share=_of_runs(runs, _wasted),
         fairness=fairness,
@@ -132,13 +133,11 @@ def _kv_max(copy: CopyRecord) -> float:
     return max(copy.steps.blocks_used, default=0) / copy.blocks_total
 
 
-def _misses(runs: Sequence[Run]) -> dict[str, float]:
-    asked = sum(copy.prefix_query_tokens for run in runs for copy in run.copies)
-    missed: Counter[str] = Counter()
-    for run in runs:
-        for copy in run.copies:
-            missed.update(copy.misses)
-    return {why: tokens / asked for why, tokens in missed.items() if tokens}
+def _misses(seeds: Sequence[Measured]) -> dict[str, float]:
+    keys = {key: 0 for seed in seeds for key in seed.samples if key.startswith("miss.")}
+    looked = [seed for seed in seeds if seed.samples.keys() >= keys.keys()]
+    shares = {key.removeprefix("miss."): combined(looked, key).value for key in keys}
+    return {why: part for why, part in shares.items() if part > 0}
 
 
 def _tenants(

@@ -154,6 +154,20 @@ def test_who_left_was_not_answered_within_the_target() -> None:
     assert verdict(replace(found, saturated=False)).word == "misses"
 
 
+def test_what_the_cache_found_and_missed_is_of_the_same_time_and_adds_up_to_all() -> None:
+    """At first nothing is there to be found."""
+    words = ("workload.turns=4", "workload.think_s=0.5", "workload.prompt_tokens=2000")
+    runs = [simulate(configured(*words), requests=300, seed=seed) for seed in (1, 2)]
+    seeds = [measure(run) for run in runs]
+    assert all(seed.start > 0 for seed in seeds)
+    found = report("turns", runs)
+    assert found.hit_share.value + sum(found.misses.values()) == pytest.approx(1, abs=1e-12)
+    for run, seed in zip(runs, seeds, strict=True):
+        seated = [one for one in run.served if seed.start <= (one.admitted_at or 0.0) <= seed.end]
+        hits = sum(one.cached_tokens for one in seated) / sum(one.prompt_tokens for one in seated)
+        assert seed.samples["hit_share"].whole == pytest.approx(hits)
+
+
 def test_a_tenant_that_gets_more_than_its_weight_shows() -> None:
     words = ("workload.tenants={a: 3, b: 1}", "scheduler.tenant_weights={a: 1, b: 1}")
     shared = report("shared", [simulate(configured(*words), requests=300, seed=s) for s in (1, 2)])
