@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from servekit.config.targets import SloConfig
 from servekit.simulator.columns import FOUND
-from servekit.simulator.record import Run, Served
+from servekit.simulator.record import End, Run, Served
 from servekit.simulator.samples import PERCENTILES, Sample, latency, rate, sample, share
 from servekit.simulator.slices import Slice, edges, slices
 from servekit.simulator.statistics import (
@@ -157,11 +157,11 @@ def _gaps(run: Run, measured: Measured) -> None:
 def _rates(run: Run, measured: Measured) -> None:
     """What came, and what was served, a second."""
     start, end = measured.start, measured.end
-    ended = [
-        one
-        for one in run.served
-        if one.end == "finished" and one.finished_at and start <= one.finished_at <= end
-    ]
+    gone: dict[End, list[Served]] = {"finished": [], "refused": [], "left": [], "unfinished": []}
+    for one in run.served:
+        if one.finished_at is not None and start <= one.finished_at <= end:
+            gone[one.end].append(one)
+    ended = gone["finished"]
     good = [one for one in ended if is_good(one, run.config.slo)]
     came = [(one.at, 1) for one in measured.counted]
     each = {
@@ -171,6 +171,8 @@ def _rates(run: Run, measured: Measured) -> None:
             (one.finished_at or 0.0, one.prompt_tokens + one.output_tokens) for one in ended
         ],
         "goodput_per_s": [(one.finished_at or 0.0, 1) for one in good],
+        "refused_per_s": [(one.finished_at or 0.0, 1) for one in gone["refused"]],
+        "left_per_s": [(one.finished_at or 0.0, 1) for one in gone["left"]],
     }
     for key, events in each.items():
         measured.samples[key] = rate(events, start, end)
@@ -210,6 +212,10 @@ def _requests(run: Run, measured: Measured) -> None:
     seated = [one for one in measured.counted if one.admitted_at is not None]
     preempted = [float(one.preemptions > 0) for one in seated]
     measured.samples["goodput_share"] = sample(good)
+    ends: tuple[End, End] = ("refused", "left")
+    for end in ends:
+        went = [float(one.end == end) for one in measured.counted]
+        measured.samples[f"{end}_share"] = sample(went)
     measured.samples["attained_share"] = sample(taken)
     measured.samples["preempted_share"] = sample(preempted)
 

@@ -189,6 +189,8 @@ class Report:
     """Requests that came."""
     served_per_s: Estimate
     """Requests that finished."""
+    refused_per_s: Estimate
+    left_per_s: Estimate
     output_tokens_per_s: Estimate
     total_tokens_per_s: Estimate
     """Prompt and output tokens of what was served."""
@@ -198,6 +200,9 @@ class Report:
     """Of those that came."""
     attained_share: Estimate
     """Within the targets, of those that were not refused."""
+    refused_share: Estimate
+    """Of those that came."""
+    left_share: Estimate
 
     kv_mean_share: Estimate
     kv_max_share: float

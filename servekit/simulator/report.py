@@ -78,6 +78,7 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
 
 PLAIN = (
     *("offered_per_s", "served_per_s", "output_tokens_per_s", "total_tokens_per_s"),
+    *("refused_per_s", "left_per_s", "refused_share", "left_share"),
     *("goodput_per_s", "goodput_share", "attained_share", "kv_mean_share", "hit_share"),
     *("running", "waiting", "batch_tokens", "batch_decodes", "step_s", "busy_share"),
     *("empty_seat_share", "idle_seat_share", "preempted_share"),

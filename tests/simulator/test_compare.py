@@ -80,7 +80,34 @@ def test_a_system_that_refuses_is_saturated_though_its_queue_does_not_grow() -> 
     full = report("full", [simulate(configured(*words), requests=200, seed=1)])
     assert full.saturated
     assert full.refused["queue_full"] == full.counts["refused"] > 0
-    assert full.goodput_share.value < 1 - full.counts["refused"] / 250
+    refused, late = full.refused_share.value, 1 - full.attained_share.value
+    assert refused > 0.5
+    assert full.goodput_share.value == pytest.approx((1 - refused) * (1 - late))
+
+
+def test_the_share_that_is_refused_is_of_the_same_time_as_goodput() -> None:
+    """At first there is room for everybody."""
+    words = ("workload.request_rate=60", "slo.admission=enforce", "workload.output_tokens=400")
+    runs = [simulate(configured(*words), requests=900, seed=seed) for seed in (1, 2)]
+    found, seeds = report("enforced", runs), [measure(run) for run in runs]
+    assert all(seed.start > 0 for seed in seeds)
+    counted = [[one.end == "refused" for one in seed.counted] for seed in seeds]
+    share = sum(sum(each) / len(each) for each in counted) / 2
+    assert found.refused_share.value == pytest.approx(share)
+    assert found.refused_share.value > 1.1 * found.counts["refused"] / 1800
+    assert f"{100 * share:.1f} %" in verdict(found).why
+
+
+def test_what_comes_and_does_not_go_is_there_at_the_end() -> None:
+    run = simulate(configured("workload.request_rate=40"), requests=600, seed=1)
+    seen, rates = measure(run), report("over", [run])
+    gone = rates.served_per_s.value + rates.refused_per_s.value + rates.left_per_s.value
+    present = [
+        sum(one.at < at < (one.finished_at or at) for one in run.served)
+        for at in (seen.start, seen.end)
+    ]
+    stay = (rates.offered_per_s.value - gone) * (seen.end - seen.start)
+    assert stay == pytest.approx(present[1] - present[0], abs=2)
 
 
 def test_rates_and_levels_agree_with_each_other(light: Report) -> None:

@@ -29,6 +29,10 @@ NOTHING = Estimate(math.nan, math.nan, math.nan)
 LATE = (target("ttft", about(12.0)), target("tpot", about(0.03)))
 CLOSE = (target("ttft", about(1.01)),)
 COUNTS = {"finished": 5000, "refused": 900, "left": 100, "unfinished": 0}
+REFUSING: dict[str, Any] = {
+    "counts": COUNTS, "served_per_s": about(6.7), "refused_share": about(0.15),
+    "refused_per_s": about(1.2), "left_share": about(0.0125), "left_per_s": about(0.1),
+}  # fmt: skip
 
 REPORTS: dict[str, Report] = {
     "meets": PLAIN,
@@ -36,7 +40,7 @@ REPORTS: dict[str, Report] = {
     "unsure": report(targets=CLOSE),
     "too_few": report(targets=(target("ttft", about(0.1), n=20),)),
     "misses": report(targets=LATE),
-    "sheds": report(counts=COUNTS, refused={"slo_unattainable": 900}, retry_after_s=12.3),
+    "sheds": report(**REFUSING, refused={"slo_unattainable": 900}, retry_after_s=12.3),
     "saturated": report(saturated=True, queue_growth_per_s=about(5.3), targets=LATE),
     "nothing": report(
         counts={"finished": 0, "refused": 10, "left": 0, "unfinished": 0},
@@ -116,19 +120,37 @@ def test_how_many_requests_would_tell_is_said() -> None:
 
 
 def test_a_growing_queue_is_the_verdict_even_where_targets_are_still_met() -> None:
-    growing = report(saturated=True, queue_growth_per_s=about(0.5))
+    growing = report(
+        saturated=True, queue_growth_per_s=about(2.49), offered_per_s=about(10.46),
+        served_per_s=about(7.95),
+    )  # fmt: skip
     assert verdict(growing).word == "saturated"
-    assert "the queue grows by 0.50 a second" in verdict(growing).why
+    assert verdict(growing).why == (
+        "10.5 requests/s come, 8.0 are served and 2.5 stay: the queue grows"
+    )
+
+
+def test_what_comes_is_served_refused_or_stays_and_the_numbers_add_up() -> None:
+    filling = report(
+        **REFUSING | {"served_per_s": about(21.7), "offered_per_s": about(30.1)},
+        saturated=True, queue_growth_per_s=about(1.53),
+    )  # fmt: skip
+    assert verdict(filling).why == (
+        "30.1 requests/s come, 21.7 are served, 1.2 (15.0 %) are refused, 0.1 leave and 7.1 stay: "
+        "1.5 in the queue, which grows, 5.6 with a seat"
+    )
 
 
 def test_a_full_system_that_refuses_and_keeps_its_promise_is_not_called_saturated() -> None:
-    shedding = report(saturated=True, counts=COUNTS)
+    shedding = report(**REFUSING, saturated=True)
     assert verdict(shedding).word == "sheds"
     assert verdict(shedding).why == "15.0 % of requests are refused; the others meet the targets"
-    near = report(saturated=True, counts=COUNTS, targets=CLOSE)
+    near = report(**REFUSING, saturated=True, targets=CLOSE)
     assert verdict(near).why.endswith("whether the others meet the targets is not sure")
-    late = report(saturated=True, counts=COUNTS, targets=LATE)
-    assert verdict(late).why.endswith("and 15.0 % are refused")
+    late = report(**REFUSING, saturated=True, targets=LATE)
+    assert verdict(late).why == (
+        "8.00 requests/s come, 6.70 are served, 1.20 (15.0 %) are refused and 0.10 leave"
+    )
 
 
 def test_static_batching_that_saturates_is_told_of_its_empty_seats() -> None:

@@ -11,7 +11,8 @@ from servekit.simulator.pages.verdict import advice, of_target, verdict
 from servekit.simulator.record import Comparison, Estimate, Report, Series, Target, Tenant
 
 RATES = (
-    *("offered_per_s", "served_per_s", "goodput_per_s", "goodput_share", "attained_share"),
+    *("offered_per_s", "served_per_s", "refused_per_s", "left_per_s", "goodput_per_s"),
+    *("goodput_share", "refused_share", "left_share", "attained_share"),
     *("output_tokens_per_s", "total_tokens_per_s"),
 )
 BATCH = (

@@ -119,7 +119,7 @@ def worth_a_row(metric: Metric, report: Report) -> bool:
         return False
     if metric.key in ("queue_growth_per_s", "fairness"):
         return report.saturated
-    return metric.key != "padding_share" or found.value > 0
+    return metric.key not in ("padding_share", "refused_share", "left_share") or found.value > 0
 
 
 def misses_line(report: Report) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servekit.config.schema import Config
-from servekit.simulator.pages.metrics import NONE, number
+from servekit.simulator.pages.metrics import NONE, decimals, number
 from servekit.simulator.record import Report, Target
 from servekit.simulator.statistics import DOUBT, chance, fewest
 from servekit.spec.memory import ledger
@@ -67,7 +67,7 @@ def verdict(report: Report) -> Verdict:
         return Verdict("nothing", f"of {total(report):,} requests none was answered")
     found = [(target, of_target(target)) for target in report.targets]
     said = {each for _, each in found}
-    refused = share(report, "refused")
+    refused = report.refused_share.value
     keeps = found and "misses" not in said and refused >= NOTABLE
     if report.saturated and (grows(report) or not keeps):
         return Verdict("saturated", growth(report))
@@ -92,23 +92,38 @@ def total(report: Report) -> int:
     return sum(report.counts.values())
 
 
-def share(report: Report, end: str) -> float:
-    return report.counts.get(end, 0) / max(1, total(report))
-
-
 def grows(report: Report) -> bool:
     """The queue itself, by more than noise."""
     return report.queue_growth_per_s.low > 0
 
 
 def growth(report: Report) -> str:
-    rest = f"{number(100 * share(report, 'refused'))} % are refused"
-    if grows(report):
-        rest = f"the queue grows by {number(report.queue_growth_per_s.value)} a second"
-    return (
-        f"{number(report.offered_per_s.value)} requests/s come, "
-        f"{number(report.served_per_s.value)} are served, and {rest}"
+    """Where all that come in a second are: numbers that add up, to the digits that are shown."""
+    came = report.offered_per_s.value
+    digits = decimals(came)
+    served, refused, left = (
+        round(each.value, digits)
+        for each in (report.served_per_s, report.refused_per_s, report.left_per_s)
     )
+    said = [f"{number(came, digits)} requests/s come", f"{number(served, digits)} are served"]
+    if refused:
+        percent = number(100 * report.refused_share.value)
+        said.append(f"{number(refused, digits)} ({percent} %) are refused")
+    if left:
+        said.append(f"{number(left, digits)} leave")
+    stay = round(came, digits) - served - refused - left
+    if grows(report) and stay > 0:
+        said.append(f"{number(stay, digits)} stay{where(report, stay, digits)}")
+    return f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def where(report: Report, stay: float, digits: int) -> str:
+    """In the queue, but for what a batch takes in that still fills."""
+    queue = round(report.queue_growth_per_s.value, digits)
+    if queue >= FULL * stay:
+        return ": the queue grows"
+    seated = number(stay - queue, digits)
+    return f": {number(queue, digits)} in the queue, which grows, {seated} with a seat"
 
 
 def sentence(target: Target, word: str) -> str:
@@ -147,7 +162,7 @@ def advice(report: Report, config: Config) -> list[str]:
         found.append(slow_tokens(report, config))
     if report.preempted_share.value >= NOTABLE or report.wasted_share.value >= NOTABLE:
         found.append(preemptions(report, config))
-    left = share(report, "left")
+    left = report.left_share.value
     if left >= NOTABLE:
         patience = f"{config.workload.patience_s or 0:g} s"
         found.append(f"{number(100 * left)} % of clients left after {patience} without an answer")
@@ -222,7 +237,7 @@ def ends(report: Report) -> str:
     """How requests ended, in words; refusals by code."""
     said = [f"{count:,} {end}" for end, count in report.counts.items() if count]
     codes = ", ".join(f"{code} {count:,}" for code, count in report.refused.items())
-    text = ", ".join(said) or NONE
+    text = f"in all {', '.join(said) or NONE}"
     if codes:
         text += f" (refused: {codes})"
     if report.retry_after_s is not None:
