@@ -134,10 +134,24 @@ class Tenant(NamedTuple):
     name: str
     weight: float
     output_tokens_per_s: float
+    """Those of all tenants add up to the report's."""
     served_per_s: float
     """Prompt and output tokens of what was served, a second."""
     p95_ttft_s: float
     requests: int
+
+
+class Class(NamedTuple):
+    """Requests of one priority and SLO class, in all seeds together."""
+
+    priority: int
+    slo_class: str
+    requests: int
+    finished: int
+    refused: int
+    left: int
+    queue: Latency
+    ttft: Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +248,8 @@ class Report:
     fairness: Estimate | None
     """Most over least that tenants were served, each over its weight; None with one tenant."""
     tenants: tuple[Tenant, ...]
+    classes: tuple[Class, ...]
+    """One or more, those that go first first."""
 
     saturated: bool
     """The queue grew, on balance: no rate of the run would go on for ever."""

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Literal
 
 from servekit.config.schema import Config
+from servekit.simulator.groups import classes, latency_of, merged, tenants
 from servekit.simulator.measure import Measured, is_good, measure
 from servekit.simulator.record import (
     CopyRecord,
@@ -16,11 +17,10 @@ from servekit.simulator.record import (
     Run,
     Series,
     Target,
-    Tenant,
 )
-from servekit.simulator.samples import PERCENTILES, rate
+from servekit.simulator.samples import PERCENTILES
 from servekit.simulator.slices import edges, slices
-from servekit.simulator.statistics import CONFIDENCE_Z, estimate, mean, percentile
+from servekit.simulator.statistics import CONFIDENCE_Z, estimate, mean
 
 POINTS = 120
 """Of a curve over time."""
@@ -43,7 +43,7 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
     refused = Counter(one.code for run in runs for one in run.served if one.end == "refused")
     told = [one.retry_after_s for run in runs for one in run.served if one.retry_after_s]
     slope = queue_growth(seeds)
-    tenants, fairness = _tenants(config, runs, seeds)
+    each_tenant, fairness = tenants(config, runs, seeds)
     numbers = {key: combined(seeds, key) for key in PLAIN}
     return Report(
         name=name,
@@ -64,7 +64,8 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         padding_share=_of_runs(runs, _padding),
         wasted_share=_of_runs(runs, _wasted),
         fairness=fairness,
-        tenants=tenants,
+        tenants=each_tenant,
+        classes=classes(seeds),
         saturated=_saturated(seeds, slope),
         queue_growth_per_s=slope,
         counts={end: ends[end] for end in ("finished", "refused", "left", "unfinished")},
@@ -88,14 +89,13 @@ PLAIN = (
 
 def combined(seeds: Sequence[Measured], key: str) -> Estimate:
     """Of a sample that each seed has."""
-    samples = [seed.samples[key] for seed in seeds]
-    batches = [value for sample in samples for value in sample.batches]
-    return estimate([sample.whole for sample in samples], batches)
+    return merged([seed.samples[key] for seed in seeds])
 
 
 def _latency(seeds: Sequence[Measured], name: str) -> Latency:
-    parts = {key: combined(seeds, f"{name}.{key}") for key in ("mean", *PERCENTILES)}
-    return Latency(**parts, n=sum(seed.seen[name] for seed in seeds))
+    keys = ("mean", *PERCENTILES)
+    parts = [{key: seed.samples[f"{name}.{key}"] for key in keys} for seed in seeds]
+    return latency_of(parts, sum(seed.seen[name] for seed in seeds))
 
 
 def _targets(config: Config, seeds: Sequence[Measured]) -> tuple[Target, ...]:
@@ -139,40 +139,6 @@ def _misses(seeds: Sequence[Measured]) -> dict[str, float]:
     looked = [seed for seed in seeds if seed.samples.keys() >= keys.keys()]
     shares = {key.removeprefix("miss."): combined(looked, key).value for key in keys}
     return {why: part for why, part in shares.items() if part > 0}
-
-
-def _tenants(
-    config: Config, runs: Sequence[Run], seeds: Sequence[Measured]
-) -> tuple[tuple[Tenant, ...], Estimate | None]:
-    """Each tenant, and the most over the least that any got, over its weight."""
-    names = sorted({one.tenant for run in runs for one in run.served})
-    weights = config.scheduler.tenant_weights
-    found, rates = [], []
-    for name in names:
-        weight = weights.get(name, 1.0)
-        tokens, output, waits, count = [], [], [], 0
-        for run, seed in zip(runs, seeds, strict=True):
-            mine = [one for one in run.served if one.tenant == name]
-            ends = [(one.finished_at or 0.0, one) for one in mine if one.end == "finished"]
-            ends = [(at, one) for at, one in ends if seed.start <= at <= seed.end]
-            every = [(at, one.prompt_tokens + one.output_tokens) for at, one in ends]
-            tokens.append(rate(every, seed.start, seed.end))
-            said = [(at, one.output_tokens) for at, one in ends]
-            output.append(rate(said, seed.start, seed.end).whole)
-            waits += [one.ttft_s for one in mine if one.ttft_s is not None]
-            count += len(mine)
-        rates.append([sample.whole / weight for sample in tokens])
-        served = mean([sample.whole for sample in tokens])
-        p95 = percentile(sorted(waits), 0.95)
-        found.append(Tenant(name, weight, mean(output), served, p95, count))
-    if len(names) < 2:
-        return tuple(found), None
-    ratios = [_ratio(seed) for seed in zip(*rates, strict=True)]
-    return tuple(found), estimate(ratios, ratios)
-
-
-def _ratio(rates: Sequence[float]) -> float:
-    return max(rates) / min(rates) if min(rates) > 0 else math.nan
 
 
 def queue_growth(seeds: Sequence[Measured]) -> Estimate:

@@ -8,6 +8,7 @@ from servekit.config.schema import Config
 from servekit.simulator.columns import Gaps, Seats, SeatState, Steps
 from servekit.simulator.pages.metrics import METRICS, Metric
 from servekit.simulator.record import (
+    Class,
     Comparison,
     CopyRecord,
     Difference,
@@ -89,6 +90,7 @@ PLAIN = Report(
     wasted_share=about(0.0005),
     fairness=None,
     tenants=(),
+    classes=(Class(0, "interactive", 6000, 5980, 0, 0, latency(0.002), latency(0.031)),),
     saturated=False,
     queue_growth_per_s=Estimate(0.0, -0.1, 0.1),
     counts={"finished": 5980, "refused": 0, "left": 0, "unfinished": 20},

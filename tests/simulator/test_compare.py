@@ -195,6 +195,41 @@ def test_what_the_cache_found_and_missed_is_of_the_same_time_and_adds_up_to_all(
         assert seed.samples["hit_share"].whole == pytest.approx(hits)
 
 
+def test_classes_are_told_apart_and_add_up_to_all() -> None:
+    words = ("workload.priorities={0: 1, 5: 3}", "workload.batch_share=0.3", "scheduler=priority")
+    full = ("scheduler.max_num_seqs=8", "workload.request_rate=20", "workload.patience_s=20")
+    runs = [simulate(configured(*words, *full), requests=300, seed=seed) for seed in (1, 2)]
+    found = report("classes", runs)
+    seen = [(each.priority, each.slo_class) for each in found.classes]
+    assert seen == [(0, "interactive"), (0, "batch"), (5, "interactive"), (5, "batch")]
+    counted = sum(len(measure(run).counted) for run in runs)
+    assert sum(each.requests for each in found.classes) == counted
+    assert sum(each.ttft.n for each in found.classes) == found.ttft.n
+    assert found.classes[0].queue.p95.value < 0.2 * found.classes[2].queue.p95.value
+    assert all(each.requests >= each.finished + each.left for each in found.classes)
+
+
+def test_of_one_class_the_numbers_are_those_of_all(light: Report) -> None:
+    (each,) = light.classes
+    assert (each.priority, each.slo_class) == (0, "interactive")
+    assert (each.ttft, each.queue) == (light.ttft, light.queue)
+
+
+@pytest.mark.parametrize("weights", ["{a: 1}", "{a: 3, b: 1}"])
+def test_output_of_tenants_adds_up_to_that_of_all(weights: str) -> None:
+    runs = [
+        simulate(configured(f"workload.tenants={weights}"), requests=150, seed=seed)
+        for seed in (1, 2)
+    ]
+    found = report("tenants", runs)
+    each = [tenant.output_tokens_per_s for tenant in found.tenants]
+    assert sum(each) == pytest.approx(found.output_tokens_per_s.value, rel=1e-9)
+    total = sum(tenant.served_per_s for tenant in found.tenants)
+    assert total == pytest.approx(found.total_tokens_per_s.value, rel=1e-9)
+    if len(each) == 2:
+        assert 2 < each[0] / each[1] < 4.5
+
+
 def test_a_tenant_that_gets_more_than_its_weight_shows() -> None:
     words = ("workload.tenants={a: 3, b: 1}", "scheduler.tenant_weights={a: 1, b: 1}")
     shared = report("shared", [simulate(configured(*words), requests=300, seed=s) for s in (1, 2)])

@@ -21,7 +21,15 @@ from servekit.simulator.pages.reasons import best, reasons
 from servekit.simulator.pages.report_json import comparison_json, report_json
 from servekit.simulator.pages.sparkline import LEVELS, sparkline
 from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdict
-from servekit.simulator.record import Comparison, Difference, Estimate, Report, Target, Tenant
+from servekit.simulator.record import (
+    Class,
+    Comparison,
+    Difference,
+    Estimate,
+    Report,
+    Target,
+    Tenant,
+)
 from tests.simulator.reports import PLAIN, about, comparison, latency, report, target
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
@@ -235,6 +243,37 @@ def test_tenants_have_a_table_where_there_are_several(config: Config) -> None:
     assert "most over least served" not in shown
     assert "(none)" in shown
     assert "Tenants" not in "\n".join(lines(terminal.render(PLAIN, config, 80), 80))
+
+
+def several(count: int) -> Report:
+    return report(
+        classes=tuple(
+            Class(priority, name, 3000, 2900, 99, 1, latency(0.002), latency(0.031))
+            for priority in range(count)
+            for name in ("interactive", "batch")
+        )
+    )
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_classes_have_a_table_where_there_are_several(width: int, config: Config) -> None:
+    shown = lines(terminal.render(several(2), config, width), width)
+    first = next(place for place, line in enumerate(shown) if line.startswith("Classes"))
+    assert shown[first + 1].split()[:6] == [
+        *("priority", "class", "requests", "finished", "refused", "left")
+    ]
+    assert shown[first + 3].split()[:6] == ["0", "batch", "3,000", "2,900", "99", "1"]
+    assert ("queue p50" in shown[first + 1]) == (width == 140)
+    assert max(map(len, shown)) <= width
+    assert "Classes" not in "\n".join(lines(terminal.render(PLAIN, config, width), width))
+
+
+def test_of_many_classes_the_page_has_the_first_and_json_has_all(config: Config) -> None:
+    shown = "\n".join(lines(terminal.render(several(20), config, 120), 120))
+    assert "28 more in --json" in shown
+    found = report_json(several(20), config)["classes"]
+    assert [one["priority"] for one in found] == [place // 2 for place in range(40)]
+    assert found[1]["ttft_ms"]["p95"]["value"] == pytest.approx(93.0)
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=300), st.integers(1, 120))

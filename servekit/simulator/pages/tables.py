@@ -145,6 +145,42 @@ def tenants_table(report: Report) -> Table:
     return table
 
 
+MOST_CLASSES = 12
+"""That a page shows; a trace may have a priority for each request."""
+
+
+def classes_table(report: Report, width: int) -> Table:
+    """Milliseconds; with narrow pages only p95 of each."""
+    for points in (POINTS[1:], ("p95", "p99"), ("p95",)):
+        table = _classes(report, points)
+        if measured(table) <= width:
+            break
+    return table
+
+
+def _classes(report: Report, points: Sequence[str]) -> Table:
+    has_left = any(one.left for one in report.classes)
+    headings = ["priority", "class", "requests", "finished", "refused", *(["left"] * has_left)]
+    headings += [f"{name} {point}" for name in ("queue", "TTFT") for point in points]
+    table = grid(*headings, left=(1,))
+    for one in report.classes[:MOST_CLASSES]:
+        counts = (one.requests, one.finished, one.refused, *([one.left] * has_left))
+        times = [getattr(each, point) for each in (one.queue, one.ttft) for point in points]
+        table.add_row(
+            str(one.priority),
+            one.slo_class,
+            *(f"{count:,}" for count in counts),
+            *(number(1000 * time.value) for time in times),
+        )
+    return table
+
+
+def classes_title(report: Report) -> str:
+    rest = len(report.classes) - MOST_CLASSES
+    more = f"; {rest:,} more in --json" if rest > 0 else ""
+    return f"Classes, a lower priority goes first; ms{more}"
+
+
 def curves_table(series: Series, width: int) -> Table:
     """The first seed from left to right, each curve from 0 to its peak."""
     rows = [(label, form, scale, getattr(series, name)) for name, label, form, scale in CURVES]

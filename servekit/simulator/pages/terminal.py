@@ -7,6 +7,8 @@ from servekit.config.schema import Config
 from servekit.layout import INDENT, bullets, indent, section
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.pages.tables import (
+    classes_table,
+    classes_title,
     curves_table,
     latency_table,
     metric_table,
@@ -40,6 +42,8 @@ def render(report: Report, config: Config, width: int) -> RenderableType:
         parts.append(indent(Text(why)))
     if len(report.tenants) > 1:
         parts += section("Tenants", tenants_table(report))
+    if len(report.classes) > 1:
+        parts += section(classes_title(report), classes_table(report, width - INDENT))
     if report.series.at:
         title = f"The first seed over {number(report.series.at[-1])} s"
         parts += section(title, curves_table(report.series, width - INDENT))
