@@ -196,7 +196,7 @@ STEPS: dict[str, Callable[[Slice], float]] = {
     "waiting": lambda part: share(part.waiting_s, part.wall_s),
     "batch_tokens": lambda part: share(part.decodes + part.prompt_tokens, part.steps),
     "batch_decodes": lambda part: share(part.decodes, part.steps),
-    "step_s": lambda part: share(part.busy_s, part.steps),
+    "step_s": lambda part: share(part.steps_s, part.steps),
     "busy_share": lambda part: share(part.busy_s, part.copy_s),
     "empty_seat_share": lambda part: 1 - share(part.running_s, part.seats_s),
     "idle_seat_share": lambda part: share(part.idle_seats_s, part.seats_s),
