@@ -58,7 +58,7 @@ def simulate(
         seconds=seconds,
         wall_s=time.perf_counter() - started,
         times=str(step_time) if step_time else f"modelled, ± {modelled.band:.0%}",
-        cut=arrivals.cut,
+        cut=clients.cut,
     )
 
 
@@ -129,6 +129,8 @@ class Clients:
         """A heap; of those who come by themselves only the next."""
         self.order = count()
         self.served: list[Served | None] = []
+        self.cut = 0
+        """Of those who came, whose requests were shortened to what the model holds."""
         self._open()
 
     @property
@@ -141,6 +143,7 @@ class Clients:
         if opens:
             self._open()
         self.left -= 1
+        self.cut += arrival.is_cut
         self.served.append(None)
         return len(self.served) - 1, arrival
 
