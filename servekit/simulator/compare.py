@@ -1,7 +1,8 @@
 """The same requests through several configurations."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
@@ -20,30 +21,36 @@ COMPARED = (
 """Attributes of a report that differences are told of."""
 
 
+class Option(NamedTuple):
+    name: str
+    config: Config
+    step_time: StepTime | None = None
+    """None: as `spec.latency` has it."""
+
+
 def compare(
     key: str,
-    options: Sequence[tuple[str, Config]],
+    options: Sequence[Option],
     *,
     requests: int,
     seeds: Sequence[int],
-    step_time: StepTime | None = None,
-    foreseen: bool = False,
+    ended: Callable[[], None] | None = None,
 ) -> Comparison:
     """Each option meets the same arrivals by the same seeds (common random numbers), so that what
-    differs is the configuration's doing.
+    differs is the configuration's doing. `ended` is called at the end of each request.
     """
     runs = [
         [
-            simulate(config, requests=requests, seed=seed, step_time=step_time, foreseen=foreseen)
+            simulate(config, requests=requests, seed=seed, step_time=step_time, ended=ended)
             for seed in seeds
         ]
-        for _, config in options
+        for _, config, step_time in options
     ]
     starts = [_start(same) for same in zip(*runs, strict=True)]
     measured = [
         [measure(run, start) for run, start in zip(each, starts, strict=True)] for each in runs
     ]
-    names = tuple(name for name, _ in options)
+    names = tuple(option.name for option in options)
     shown = zip(names, runs, measured, strict=True)
     return Comparison(
         key=key,

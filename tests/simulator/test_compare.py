@@ -9,7 +9,7 @@ import pytest
 
 from servekit.config.compose import load
 from servekit.config.schema import Config
-from servekit.simulator.compare import COMPARED, compare
+from servekit.simulator.compare import COMPARED, Option, compare
 from servekit.simulator.measure import is_good, measure, window
 from servekit.simulator.pages.verdict import verdict
 from servekit.simulator.record import Comparison, Report
@@ -24,7 +24,9 @@ def configured(*words: str) -> Config:
 @pytest.fixture(scope="module")
 def compared() -> Comparison:
     few = ("scheduler.max_num_seqs=8", "scheduler.max_num_waiting=100000")
-    options = [(name, configured(f"scheduler={name}", *few)) for name in ("static", "continuous")]
+    options = [
+        Option(name, configured(f"scheduler={name}", *few)) for name in ("static", "continuous")
+    ]
     return compare("scheduler", options, requests=300, seeds=(1, 2))
 
 
@@ -60,7 +62,7 @@ def test_the_first_differs_from_nothing_and_the_others_in_every_number(
 
 def test_an_option_does_not_differ_from_itself() -> None:
     config = configured()
-    same = compare("name", [("a", config), ("b", config)], requests=80, seeds=(1,))
+    same = compare("name", [Option("a", config), Option("b", config)], requests=80, seeds=(1,))
     assert not any(d.is_clear for d in same.differences[1])
     assert all(
         d.estimate.value in (0.0,) or math.isnan(d.estimate.value) for d in same.differences[1]

@@ -35,14 +35,13 @@ def show(comparison: Comparison, config: Config) -> None:
 
 def render(comparison: Comparison, config: Config, width: int) -> RenderableType:
     """What is compared, a verdict each, the table, and why they differ; good from 80 columns."""
-    first = comparison.reports[0]
     what = Text.assemble((f"{comparison.key}: ", "bold"), (", ".join(comparison.names), "bold"))
     parts: list[RenderableType] = [what, Text(effort_of(comparison), style="dim")]
     parts += section("Verdicts", verdicts(comparison))
     tables: list[RenderableType] = []
     for table in table_of(comparison, width - INDENT):
         tables += [table, Text()]
-    parts += section(traffic(config, first), *tables)
+    parts += section(traffic_of(comparison, config), *tables)
     parts.append(indent(Text(legend(comparison), style="dim")))
     if why := reasons(comparison):
         parts += section("Why", bullets(why, mark="+", style="cyan"))
@@ -50,13 +49,30 @@ def render(comparison: Comparison, config: Config, width: int) -> RenderableType
 
 
 def effort_of(comparison: Comparison) -> str:
-    first, wall = comparison.reports[0], sum(report.wall_s for report in comparison.reports)
-    seeds = len(first.seeds)
+    reports, wall = comparison.reports, sum(report.wall_s for report in comparison.reports)
+    seeds, counts = len(reports[0].seeds), sorted({report.requests for report in reports})
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
+    many = " to ".join(f"{count:,}" for count in (counts[0], *counts[1:][-1:]))
+    same = "the same " if one_workload(comparison) else ""
+    times = dict.fromkeys(report.times for report in reports if report.times)
+    named = zip(comparison.names, reports, strict=True)
+    measured = ", ".join(times if len(times) < 2 else (f"{n}: {r.times}" for n, r in named))
     return (
-        f"simulated, not measured: the same {first.requests:,} requests through each, {each}, "
-        f"in {number(wall)} s" + (f"; step times: {first.times}" if first.times else "")
+        f"simulated, not measured: {same}{many} requests through each, {each}, in {number(wall)} s"
+        + (f"; step times: {measured}" if measured else "")
     )
+
+
+def one_workload(comparison: Comparison) -> bool:
+    """All met the same requests."""
+    first, *others = (run.config.workload for run in comparison.runs)
+    return all(other == first for other in others)
+
+
+def traffic_of(comparison: Comparison, config: Config) -> str:
+    if one_workload(comparison):
+        return traffic(config, comparison.reports[0])
+    return "Latency of workloads that differ"
 
 
 def legend(comparison: Comparison) -> str:

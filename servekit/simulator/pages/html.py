@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 
 from servekit.errors import ServekitError
-from servekit.simulator.pages.compare_page import BEST, COMPARED, apart, effort_of
+from servekit.simulator.pages.compare_page import BEST, COMPARED, apart, effort_of, traffic_of
 from servekit.simulator.pages.figures import Shown, distributions, endings, over_time, rates
 from servekit.simulator.pages.metrics import BY_KEY, METRICS, Metric, with_band
 from servekit.simulator.pages.reasons import best, by_key, reasons
@@ -120,12 +120,12 @@ def head(shown: Shown, comparison: Comparison | None) -> Iterator[str]:
     name, run, report = shown[0]
     config = run.config
     if comparison is None:
-        how = effort(report)
+        what, how = traffic(config, report), effort(report)
         yield f"<h1>{escape(subject(report, config))}</h1>"
     else:
-        how = effort_of(comparison)
+        what, how = traffic_of(comparison, config), effort_of(comparison)
         yield f"<h1>{escape(config.name)}: {escape(comparison.key)} compared</h1>"
-    yield paragraph(f"{traffic(config, report)}; {how}.")
+    yield paragraph(f"{what}; {how}.")
     for name, _, report in shown:
         found = verdict(report)
         label = f"<b>{escape(name)}</b> " if comparison is not None else ""
