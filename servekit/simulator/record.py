@@ -289,5 +289,8 @@ class Comparison:
     reports: tuple[Report, ...]
     differences: tuple[tuple[Difference, ...], ...]
     """Of each report from the first; the first has none."""
+    highest: Mapping[str, str]
+    """Who is clearly above every other in a number, by the number."""
+    lowest: Mapping[str, str]
     runs: tuple[Run, ...]
     """Of the first seed, for pictures."""

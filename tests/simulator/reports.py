@@ -181,7 +181,10 @@ def comparison(config: Config) -> Comparison:
     rule = config.scheduler.model_copy(update={"policy": "static"})
     static = config.model_copy(update={"scheduler": rule})
     runs = (run(static, static=True), run(config, static=False))
-    return Comparison("scheduler", ("static", "continuous"), (slow, fast), ((), differences), runs)
+    names = "static", "continuous"
+    more = {each.key: names[each.estimate.value > 0] for each in differences if each.is_clear}
+    less = {key: names[name == "static"] for key, name in more.items()}
+    return Comparison("scheduler", names, (slow, fast), ((), differences), more, less, runs)
 
 
 def apart(metric: Metric, first: Report, second: Report) -> Difference:

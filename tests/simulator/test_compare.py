@@ -9,12 +9,13 @@ import pytest
 
 from servekit.config.compose import load
 from servekit.config.schema import Config
-from servekit.simulator.compare import COMPARED, Option, compare
-from servekit.simulator.measure import is_good, measure, window
+from servekit.simulator.compare import COMPARED, Option, clear_of_all, compare
+from servekit.simulator.measure import Measured, is_good, measure, window
 from servekit.simulator.pages.verdict import verdict
 from servekit.simulator.record import Comparison, Report
 from servekit.simulator.report import report
 from servekit.simulator.run import simulate
+from servekit.simulator.samples import Sample
 
 
 def configured(*words: str) -> Config:
@@ -67,6 +68,28 @@ def test_an_option_does_not_differ_from_itself() -> None:
     assert all(
         d.estimate.value in (0.0,) or math.isnan(d.estimate.value) for d in same.differences[1]
     )
+
+
+def seeds_of(*values: float, noise: float = 0.0) -> list[Measured]:
+    """A seed each, with batches around its value."""
+    found = []
+    for value in values:
+        batches = [value + noise * (place % 3 - 1) for place in range(10)]
+        found.append(Measured(0.0, 1.0, samples={key: Sample(value, batches) for key in COMPARED}))
+    return found
+
+
+def test_the_best_is_told_from_the_second_best_though_the_first_is_far_off() -> None:
+    """How much slower the first is varies by more than the two good ones lie apart."""
+    slow = seeds_of(100.0, 300.0, noise=60.0)
+    good, better = seeds_of(10.0, 11.0), seeds_of(9.0, 10.1)
+    three = [slow, good, better]
+    assert clear_of_all(("slow", "good", "better"), three, -1)["ttft.p95"] == "better"
+    assert clear_of_all(("slow", "good", "better"), three, 1)["ttft.p95"] == "slow"
+    near = seeds_of(9.5, 11.2, noise=0.5)
+    assert clear_of_all(("slow", "good", "near"), [slow, good, near], -1) == {}
+    unknown = seeds_of(math.nan, math.nan)
+    assert clear_of_all(("good", "unknown"), [good, unknown], -1) == {}
 
 
 def test_more_than_can_be_served_is_called_saturated(compared: Comparison, light: Report) -> None:

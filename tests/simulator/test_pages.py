@@ -24,7 +24,6 @@ from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdi
 from servekit.simulator.record import (
     Class,
     Comparison,
-    Difference,
     Estimate,
     Report,
     Target,
@@ -333,6 +332,8 @@ def many(config: Config, count: int) -> Comparison:
         names=tuple(f"of_{place}" for place in range(count)),
         reports=tuple(both.reports[place > 0] for place in range(count)),
         differences=tuple(both.differences[place > 0] for place in range(count)),
+        highest={key: "of_1" for key, name in both.highest.items() if name == "continuous"},
+        lowest={key: "of_1" for key, name in both.lowest.items() if name == "continuous"},
         runs=tuple(both.runs[place > 0] for place in range(count)),
     )
 
@@ -347,31 +348,19 @@ def test_more_options_than_there_is_room_for_are_in_several_tables(config: Confi
 
 
 def test_a_long_name_is_folded_and_its_numbers_are_whole(config: Config) -> None:
-    long = replace(many(config, 2), names=("a_name_of_forty_letters_" + "x" * 16, "y" * 40))
+    names = ("a_name_of_forty_letters_" + "x" * 16, "y" * 40)
+    long = replace(comparison(config), names=names, highest={"output_tokens_per_s": "y" * 40})
     shown = "\n".join(lines(compare_page.render(long, config, 80), 80))
     assert "…" not in shown
     assert "★\N{NO-BREAK SPACE}1,000" in shown
 
 
-def test_the_best_is_clear_of_every_other_and_not_only_of_the_first(config: Config) -> None:
-    both = many(config, 3)
-    gains = {"of_1": (5.0, 4.0, 6.0), "of_2": (9.0, 7.0, 11.0)}
-
-    def with_gains(key: str, of: dict[str, tuple[float, float, float]]) -> Comparison:
-        found = tuple(
-            (Difference(key, Estimate(*gain), 0.1, is_clear=True),) for gain in of.values()
-        )
-        return replace(both, differences=((), *found))
-
-    clear = with_gains("goodput_per_s", gains)
-    assert best(clear, "goodput_per_s", "higher") == "of_2"
-    assert best(clear, "goodput_per_s", "lower") == "of_0"
-    assert best(clear, "goodput_per_s", "neither") is None
-    assert best(clear, "served_per_s", "higher") is None
-    near = with_gains("goodput_per_s", {**gains, "of_2": (7.0, 5.5, 8.5)})
-    assert best(near, "goodput_per_s", "higher") is None
-    unknown = with_gains("goodput_per_s", {**gains, "of_2": (9.0, math.nan, math.nan)})
-    assert best(unknown, "goodput_per_s", "higher") is None
+def test_the_best_has_most_or_least_as_is_better(config: Config) -> None:
+    both = replace(many(config, 3), highest={"waiting": "of_1"}, lowest={"waiting": "of_2"})
+    assert best(both, "waiting", "higher") == "of_1"
+    assert best(both, "waiting", "lower") == "of_2"
+    assert best(both, "waiting", "neither") is None
+    assert best(both, "running", "higher") is None
 
 
 def test_empty_seats_are_no_reason_where_batching_is_continuous(config: Config) -> None:
