@@ -69,6 +69,8 @@ class CopyRecord:
     """Computed once and, after a preemption, again."""
     padding_tokens: int = 0
     """Rows that fill a batch up to the size of a captured graph."""
+    swaps: int = 0
+    """Preempted requests whose blocks went to host memory."""
     accepted_drafts: int = 0
     drafts: int = 0
     misses: dict[str, int] = field(default_factory=dict)
@@ -245,6 +247,11 @@ class Report:
     """Requests that were preempted, of those seated."""
     wasted_share: Estimate
     """Tokens computed again, of all computed."""
+    preemptions: int
+    """All seeds together, the warm-up too; of these `swaps` to host memory."""
+    swaps: int
+    preempted_tokens: float
+    """That were computed of a request when it was preempted and not swapped, on average."""
     fairness: Estimate | None
     """Most over least that tenants were served, each over its weight; None with one tenant."""
     tenants: tuple[Tenant, ...]

@@ -263,4 +263,5 @@ class Replica:
         self.record.prefix_query_tokens = totals.prefix_query_tokens_total
         self.record.prefix_hit_tokens = totals.prefix_hit_tokens_total
         self.record.wasted_tokens = totals.preempted_tokens_total
+        self.record.swaps = totals.swaps_total
         self.record.misses = totals.prefix_miss_tokens_total

@@ -44,6 +44,10 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
     told = [one.retry_after_s for run in runs for one in run.served if one.retry_after_s]
     slope = queue_growth(seeds)
     each_tenant, fairness = tenants(config, runs, seeds)
+    copies = [copy for run in runs for copy in run.copies]
+    preempted = sum(sum(copy.steps.preempted) for copy in copies)
+    swaps = sum(copy.swaps for copy in copies)
+    wasted = sum(copy.wasted_tokens for copy in copies)
     numbers = {key: combined(seeds, key) for key in PLAIN}
     return Report(
         name=name,
@@ -59,10 +63,13 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         queue=_latency(seeds, "queue"),
         targets=_targets(config, seeds),
         **numbers,
-        kv_max_share=max(_kv_max(copy) for run in runs for copy in run.copies),
+        kv_max_share=max(map(_kv_max, copies)),
         misses=_misses(seeds),
         padding_share=_of_runs(runs, _padding),
         wasted_share=_of_runs(runs, _wasted),
+        preemptions=preempted,
+        swaps=swaps,
+        preempted_tokens=wasted / max(1, preempted - swaps),
         fairness=fairness,
         tenants=each_tenant,
         classes=classes(seeds),

@@ -195,6 +195,24 @@ def test_a_deployment_that_does_not_fit_is_told_of_it(config: Config) -> None:
     assert reasons(replace(both, runs=runs))[0] == f"continuous: {said}"
 
 
+def test_host_memory_that_was_not_used_is_told_with_what_it_would_have_cost() -> None:
+    def said(*words: str, **changes: Any) -> str:
+        return " ".join(advice(report(**changes), load(["+recipe=chat_llama8b", *words]).config))
+
+    assert said("kv.offload_gib=8") == (
+        "kv.offload_gib=8 was not used, and would not have paid: to copy the 800 tokens that a "
+        "preempted request had on average to the host and back takes 10.5 ms, to compute them "
+        "again in steps with others 9.57"
+    )
+    assert said("kv.offload_gib=0.01").startswith(
+        "kv.offload_gib=0.01 was not used: it has room for 5 blocks, the 800 tokens"
+    )
+    assert said("kv.offload_gib=8", swaps=1) == ""
+    assert said("kv.offload_gib=8", preemptions=0) == ""
+    assert said() == ""
+    assert "left in the prefix cache" in said("kv.offload_gib=8", preempted_tokens=90_000.0)
+
+
 def test_advice_names_words_that_compose(config: Config) -> None:
     """Every key=value in an advice is one that the configuration takes."""
     bad = report(

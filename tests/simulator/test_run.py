@@ -102,6 +102,12 @@ def test_a_small_cache_preempts() -> None:
     assert sum(one.preemptions for one in run.served) == sum(run.copies[0].steps.preempted) > 0
 
 
+def test_what_is_swapped_to_the_host_is_counted() -> None:
+    slow = ("hardware.bf16_tflops=20", "kv.offload_gib=4")
+    run = run_of(*SHORT_OF_BLOCKS, *slow)
+    assert 0 < run.copies[0].swaps <= sum(run.copies[0].steps.preempted)
+
+
 def test_one_seat_waits_as_theory_says() -> None:
     """One seat, equal requests, Poisson arrivals are M/D/1: the mean wait is rho S / 2(1 - rho)."""
     words = (

@@ -45,6 +45,8 @@ def report_json(report: Report, config: Config) -> dict[str, Any]:
         "batch": {
             **{name: estimate(getattr(report, name)) for name in BATCH},
             "step_ms": estimate(report.step_s, 1000),
+            "preemptions": report.preemptions,
+            "swaps": report.swaps,
         },
         "kv": {
             "mean_share": estimate(report.kv_mean_share),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from servekit.config.schema import Config
 from servekit.simulator.pages.metrics import NONE, decimals, number
+from servekit.simulator.pages.offload import unused
 from servekit.simulator.record import Report, Target
 from servekit.simulator.statistics import DOUBT, chance, fewest
 from servekit.spec.memory import ledger
@@ -162,6 +163,8 @@ def advice(report: Report, config: Config) -> list[str]:
         found.append(slow_tokens(report, config))
     if report.preempted_share.value >= NOTABLE or report.wasted_share.value >= NOTABLE:
         found.append(preemptions(report, config))
+    if (said := unused(report, config)) is not None:
+        found.append(said)
     left = report.left_share.value
     if left >= NOTABLE:
         patience = f"{config.workload.patience_s or 0:g} s"
