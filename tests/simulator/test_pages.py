@@ -210,7 +210,7 @@ def test_host_memory_that_was_not_used_is_told_with_what_it_would_have_cost() ->
     assert said("kv.offload_gib=8", swaps=1) == ""
     assert said("kv.offload_gib=8", preemptions=0) == ""
     assert said() == ""
-    assert "left in the prefix cache" in said("kv.offload_gib=8", preempted_tokens=90_000.0)
+    assert "left in the prefix cache" in said("kv.offload_gib=8", preempted_tokens=50_000.0)
 
 
 def test_advice_names_words_that_compose(config: Config) -> None:
@@ -235,6 +235,15 @@ def test_requests_that_were_shortened_are_told(config: Config) -> None:
     shown = "\n".join(lines(terminal.render(report(cut=17), config, 140), 140))
     assert "17 were longer than model.max_model_len and were cut to it" in shown
     assert "cut" not in "\n".join(lines(terminal.render(PLAIN, config, 140), 140))
+
+
+def test_refusals_are_compared_where_there_are_some(config: Config) -> None:
+    both = comparison(config)
+    refusing = replace(both, reports=(report(refused_share=about(0.2)), both.reports[1]))
+    shown = [lines(compare_page.render(each, config, 120), 120) for each in (both, refusing)]
+    rows = [[line for line in page if "refused, share of all" in line] for page in shown]
+    assert rows[0] == []
+    assert "20.0" in rows[1][0].split()
 
 
 def test_nothing_is_advised_to_what_is_well(config: Config) -> None:

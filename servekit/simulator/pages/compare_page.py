@@ -19,6 +19,7 @@ COMPARED = (
     *("ttft.p50", "ttft.p95", "ttft.p99", "tpot.p50", "tpot.p95", "itl.p95", "itl.p99"),
     *("e2e.p95", "queue.p95", "queue.p99"),
     *("output_tokens_per_s", "served_per_s", "goodput_per_s", "goodput_share"),
+    *("refused_share", "left_share"),
     *("running", "batch_decodes", "step_s", "busy_share", "idle_seat_share", "padding_share"),
     *("preempted_share", "wasted_share", "fairness", "kv_mean_share", "hit_share"),
 )
@@ -124,7 +125,8 @@ def compared(comparison: Comparison, places: list[int], banded: bool) -> Table:
     section = None
     for metric in map(BY_KEY.__getitem__, COMPARED):
         values = [metric.of(report) for report in comparison.reports]
-        if metric.section != "rate" and not any(found and found.value for found in values):
+        always = metric.section == "rate" and metric.key not in ("refused_share", "left_share")
+        if not always and not any(found and found.value for found in values):
             continue
         if section not in (None, metric.section):
             table.add_row()

@@ -117,7 +117,9 @@ def worth_a_row(metric: Metric, report: Report) -> bool:
     found = metric.of(report)
     if found is None:
         return False
-    if metric.key in ("queue_growth_per_s", "fairness"):
+    if metric.key == "queue_growth_per_s":
+        return report.saturated and found.value > 0
+    if metric.key == "fairness":
         return report.saturated
     return metric.key not in ("padding_share", "refused_share", "left_share") or found.value > 0
 
