@@ -8,7 +8,7 @@ from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
 from servekit.simulator.measure import Measured, measure, window
 from servekit.simulator.record import Comparison, Difference, Estimate, Run
-from servekit.simulator.report import PLAIN, report_of
+from servekit.simulator.report import PLAIN, report_of, telling
 from servekit.simulator.run import simulate
 from servekit.simulator.samples import PERCENTILES
 from servekit.simulator.statistics import mean, paired
@@ -46,6 +46,9 @@ def compare(
         ]
         for _, config, step_time in options
     ]
+    simulated = len(runs[0])
+    told = telling(runs)
+    runs = [[each[place] for place in told] for each in runs]
     starts = [_start(same) for same in zip(*runs, strict=True)]
     measured = [
         [measure(run, start) for run, start in zip(each, starts, strict=True)] for each in runs
@@ -55,7 +58,9 @@ def compare(
     return Comparison(
         key=key,
         names=names,
-        reports=tuple(report_of(name, each, seen) for name, each, seen in shown),
+        reports=tuple(
+            report_of(name, each, seen, alike=simulated - len(told)) for name, each, seen in shown
+        ),
         differences=((), *(_differences(measured[0], other) for other in measured[1:])),
         highest=clear_of_all(names, measured, 1),
         lowest=clear_of_all(names, measured, -1),

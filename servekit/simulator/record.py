@@ -274,6 +274,8 @@ class Report:
     """Where the seconds of a step come from, for a page."""
     cut: int = 0
     """Requests that were shortened to what the model holds."""
+    alike: int = 0
+    """Further seeds that changed nothing, as of a replayed trace; they count nowhere."""
 
 
 class Difference(NamedTuple):

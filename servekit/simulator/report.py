@@ -33,10 +33,26 @@ OVERLOAD = ("queue_full", "slo_unattainable")
 
 def report(name: str, runs: Sequence[Run]) -> Report:
     """Of runs of one configuration, one a seed, with as many requests each."""
-    return report_of(name, runs, [measure(run) for run in runs])
+    told = [runs[place] for place in telling([runs])]
+    return report_of(name, told, [measure(run) for run in told], alike=len(runs) - len(told))
 
 
-def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Report:
+def telling(options: Sequence[Sequence[Run]]) -> list[int]:
+    """Seeds that say something new of several configurations, one at least. A replayed trace mostly
+    is the same whatever the seed, and what is seen thrice alike is not surer.
+    """
+    found: list[int] = []
+    for place in range(len(options[0])):
+        if not any(
+            all(runs[place].served == runs[old].served for runs in options) for old in found
+        ):
+            found.append(place)
+    return found
+
+
+def report_of(
+    name: str, runs: Sequence[Run], seeds: Sequence[Measured], *, alike: int = 0
+) -> Report:
     """The same of runs that were measured already."""
     config = runs[0].config
     ends = Counter(one.end for run in runs for one in run.served)
@@ -80,6 +96,7 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         retry_after_s=median(told) if told else None,
         series=series(runs[0]),
         times=runs[0].times,
+        alike=alike,
         cut=sum(run.cut for run in runs),
     )
 

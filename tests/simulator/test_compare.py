@@ -11,6 +11,7 @@ from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.simulator.compare import COMPARED, Option, clear_of_all, compare
 from servekit.simulator.measure import Measured, is_good, measure, window
+from servekit.simulator.pages.compare_page import effort_of
 from servekit.simulator.pages.verdict import verdict
 from servekit.simulator.record import Comparison, Report
 from servekit.simulator.report import report
@@ -189,6 +190,24 @@ def test_a_burst_is_not_taken_for_the_warm_up_of_a_straggler(tmp_path: Path) -> 
     assert found.ttft.n == 201
     assert found.targets[0].late > 100
     assert verdict(found).word == "misses"
+
+
+def test_a_trace_that_is_replayed_thrice_alike_is_no_more_than_once(tmp_path: Path) -> None:
+    trace = tmp_path / "few.jsonl"
+    rows = [{"arrival_s": at, "input_tokens": 99, "output_tokens": 9} for at in range(30)]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    config = configured(f"workload.trace={trace}")
+    found = report("few", [simulate(config, requests=30, seed=seed) for seed in (1, 2, 3)])
+    assert (found.seeds, found.alike, found.counts["finished"]) == ((1,), 2, 30)
+    said = verdict(found)
+    assert said.word == "too_few"
+    assert said.why.endswith("takes 59: a longer trace would")
+    other = configured(f"workload.trace={trace}", "scheduler.max_num_seqs=1")
+    both = compare(
+        "seats", [Option("many", config), Option("one", other)], requests=30, seeds=(1, 2)
+    )
+    assert [(each.seeds, each.alike) for each in both.reports] == [((1,), 1), ((1,), 1)]
+    assert "30 requests through each, one seed (1 more changed nothing)" in effort_of(both)
 
 
 def test_half_of_the_requests_count_wherever_they_come() -> None:

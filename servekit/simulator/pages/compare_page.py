@@ -11,7 +11,7 @@ from servekit.layout import INDENT, bullets, grid, indent, section
 from servekit.simulator.pages.metrics import BY_KEY, NONE, Metric, half, number
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.tables import measured
-from servekit.simulator.pages.terminal import console, traffic
+from servekit.simulator.pages.terminal import alike, console, traffic
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, verdict
 from servekit.simulator.record import Comparison, Difference
 
@@ -59,7 +59,8 @@ def effort_of(comparison: Comparison) -> str:
     named = zip(comparison.names, reports, strict=True)
     measured = ", ".join(times if len(times) < 2 else (f"{n}: {r.times}" for n, r in named))
     return (
-        f"simulated, not measured: {same}{many} requests through each, {each}, in {number(wall)} s"
+        f"simulated, not measured: {same}{many} requests through each, {each}"
+        f"{alike(reports[0])}, in {number(wall)} s"
         + (f"; step times: {measured}" if measured else "")
     )
 

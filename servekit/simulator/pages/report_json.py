@@ -75,6 +75,7 @@ def report_json(report: Report, config: Config) -> dict[str, Any]:
 def run_json(report: Report) -> dict[str, Any]:
     return {
         "seeds": list(report.seeds),
+        "seeds_alike": report.alike,
         "requests_per_seed": report.requests,
         "simulated_s": plain(report.simulated_s),
         "warm_up_s": plain(report.warm_up_s),

@@ -73,11 +73,16 @@ def effort(report: Report) -> str:
     seeds = len(report.seeds)
     each = f"{seeds} seeds of {report.requests:,} requests" if seeds > 1 else ""
     return (
-        f"simulated, not measured: {each or f'one seed of {report.requests:,} requests'}, "
+        f"simulated, not measured: {each or f'one seed of {report.requests:,} requests'}"
+        f"{alike(report)}, "
         f"{number(report.simulated_s)} s each, in {number(report.wall_s)} s; the first "
         f"{number(report.warm_up_s)} s are left out; ± is half of a 95 % interval"
         + (f"; step times: {report.times}" if report.times else "")
     )
+
+
+def alike(report: Report) -> str:
+    return f" ({report.alike} more changed nothing)" if report.alike else ""
 
 
 def traffic(config: Config, report: Report) -> str:

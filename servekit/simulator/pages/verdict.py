@@ -79,7 +79,7 @@ def verdict(report: Report) -> Verdict:
     for word in ("misses", "too_few", "unsure"):
         worst = next((target for target, each in found if each == word), None)
         if worst is not None:
-            return Verdict(word, sentence(worst, word))
+            return Verdict(word, sentence(worst, word, report.alike))
     if refused >= NOTABLE:
         return Verdict("sheds", f"{number(100 * refused)} % of requests are refused")
     rate = f"{number(report.served_per_s.value)} requests/s served"
@@ -127,22 +127,23 @@ def where(report: Report, stay: float, digits: int) -> str:
     return f": {number(queue, digits)} in the queue, which grows, {seated} with a seat"
 
 
-def sentence(target: Target, word: str) -> str:
+def sentence(target: Target, word: str, alike: int) -> str:
+    more = "a longer trace" if alike else "more --requests or --seeds"
     percentile, limit = f"p{target.percentile:g}", f"{number(1000 * target.target_s)} ms"
     value, low, high = target.value
     if word == "too_few":
         counted = "1 request counts" if target.n == 1 else f"{target.n:,} requests count"
         return (
             f"{TARGETS[target.name]}: {counted}, and to tell a {percentile} takes "
-            f"{fewest(target.percentile / 100):,}: more --requests or --seeds would"
+            f"{fewest(target.percentile / 100):,}: {more} would"
         )
     if math.isnan(value):
         return f"{TARGETS[target.name]}: no request has one; the target is {limit}"
     if word == "unsure":
         between = f"{number(1000 * low)} to {number(1000 * high)} ms"
         return (
-            f"{TARGETS[target.name]}: {percentile} is {between}, the target {limit}; more "
-            "--requests or --seeds would tell"
+            f"{TARGETS[target.name]}: {percentile} is {between}, the target {limit}; {more} "
+            "would tell"
         )
     times = f"{number(value / target.target_s)} times the target of {limit}"
     return f"{TARGETS[target.name]}: {percentile} is {number(1000 * value)} ms, {times}"
