@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from servekit.config.schema import Config
 from servekit.scheduler.settings import StepTime
+from servekit.simulator.comparison import Comparison, Difference
 from servekit.simulator.measure import Measured, measure, window
-from servekit.simulator.record import Comparison, Difference, Estimate, Run
+from servekit.simulator.record import Estimate, Run
 from servekit.simulator.report import PLAIN, report_of, telling
 from servekit.simulator.run import simulate
 from servekit.simulator.samples import PERCENTILES

@@ -276,30 +276,3 @@ class Report:
     """Requests that were shortened to what the model holds."""
     alike: int = 0
     """Further seeds that changed nothing, as of a replayed trace; they count nowhere."""
-
-
-class Difference(NamedTuple):
-    """Of one number of a report from the first one's, seed by seed."""
-
-    key: str
-    estimate: Estimate
-    relative: float
-    is_clear: bool
-    """The interval leaves 0 out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same arrivals through several configurations, common random numbers."""
-
-    key: str
-    """What varies, such as `scheduler`."""
-    names: tuple[str, ...]
-    reports: tuple[Report, ...]
-    differences: tuple[tuple[Difference, ...], ...]
-    """Of each report from the first; the first has none."""
-    highest: Mapping[str, str]
-    """Who is clearly above every other in a number, by the number."""
-    lowest: Mapping[str, str]
-    runs: tuple[Run, ...]
-    """Of the first seed, for pictures."""

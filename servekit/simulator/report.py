@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from servekit.config.schema import Config
 from servekit.simulator.groups import classes, latency_of, merged, tenants
@@ -16,6 +16,7 @@ from servekit.simulator.record import (
     Report,
     Run,
     Series,
+    Served,
     Target,
 )
 from servekit.simulator.samples import PERCENTILES
@@ -43,9 +44,8 @@ def telling(options: Sequence[Sequence[Run]]) -> list[int]:
     """
     found: list[int] = []
     for place in range(len(options[0])):
-        if not any(
-            all(runs[place].served == runs[old].served for runs in options) for old in found
-        ):
+        seen = [runs[place].served for runs in options]
+        if all(seen != [runs[old].served for runs in options] for old in found):
             found.append(place)
     return found
 
@@ -55,16 +55,9 @@ def report_of(
 ) -> Report:
     """The same of runs that were measured already."""
     config = runs[0].config
-    ends = Counter(one.end for run in runs for one in run.served)
-    refused = Counter(one.code for run in runs for one in run.served if one.end == "refused")
-    told = [one.retry_after_s for run in runs for one in run.served if one.retry_after_s]
     slope = queue_growth(seeds)
     each_tenant, fairness = tenants(config, runs, seeds)
-    copies = [copy for run in runs for copy in run.copies]
-    preempted = sum(sum(copy.steps.preempted) for copy in copies)
-    swaps = sum(copy.swaps for copy in copies)
-    wasted = sum(copy.wasted_tokens for copy in copies)
-    numbers = {key: combined(seeds, key) for key in PLAIN}
+    numbers: dict[str, Any] = {key: combined(seeds, key) for key in PLAIN}
     return Report(
         name=name,
         seeds=tuple(run.seed for run in runs),
@@ -79,26 +72,41 @@ def report_of(
         queue=_latency(seeds, "queue"),
         targets=_targets(config, seeds),
         **numbers,
-        kv_max_share=max(map(_kv_max, copies)),
+        kv_max_share=max(_kv_max(copy) for run in runs for copy in run.copies),
         misses=_misses(seeds),
         padding_share=_of_runs(runs, _padding),
         wasted_share=_of_runs(runs, _wasted),
-        preemptions=preempted,
-        swaps=swaps,
-        preempted_tokens=wasted / max(1, preempted - swaps),
+        **_preempted([copy for run in runs for copy in run.copies]),
         fairness=fairness,
         tenants=each_tenant,
         classes=classes(seeds),
         saturated=_saturated(seeds, slope),
         queue_growth_per_s=slope,
-        counts={end: ends[end] for end in ("finished", "refused", "left", "unfinished")},
-        refused=dict(refused),
-        retry_after_s=median(told) if told else None,
+        **_ends([one for run in runs for one in run.served]),
         series=series(runs[0]),
         times=runs[0].times,
         alike=alike,
         cut=sum(run.cut for run in runs),
     )
+
+
+def _preempted(copies: Sequence[CopyRecord]) -> dict[str, Any]:
+    """Counts of whole runs."""
+    count, swaps = sum(sum(copy.steps.preempted) for copy in copies), sum(c.swaps for c in copies)
+    wasted = sum(copy.wasted_tokens for copy in copies)
+    again = wasted / max(1, count - swaps)
+    return {"preemptions": count, "swaps": swaps, "preempted_tokens": again}
+
+
+def _ends(served: Sequence[Served]) -> dict[str, Any]:
+    """Counts of whole runs."""
+    ends = Counter(one.end for one in served)
+    told = [one.retry_after_s for one in served if one.retry_after_s]
+    return {
+        "counts": {end: ends[end] for end in ("finished", "refused", "left", "unfinished")},
+        "refused": dict(Counter(one.code for one in served if one.end == "refused")),
+        "retry_after_s": median(told) if told else None,
+    }
 
 
 PLAIN = (

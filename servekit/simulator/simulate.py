@@ -6,8 +6,9 @@ from pathlib import Path
 
 from servekit.config.schema import Config
 from servekit.simulator.compare import compare
+from servekit.simulator.comparison import Comparison
 from servekit.simulator.progress import progress
-from servekit.simulator.record import Comparison, Report, Run
+from servekit.simulator.record import Report, Run
 from servekit.simulator.report import report
 from servekit.simulator.run import simulate
 from servekit.simulator.words import Load, alternatives, check_page, count, take_files

@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 from servekit.config.schema import Config
 from servekit.simulator.columns import Gaps, Seats, SeatState, Steps
+from servekit.simulator.comparison import Comparison, Difference
 from servekit.simulator.pages.metrics import METRICS, Metric
 from servekit.simulator.record import (
     Class,
-    Comparison,
     CopyRecord,
-    Difference,
     Estimate,
     Latency,
     Report,

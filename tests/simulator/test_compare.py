@@ -10,10 +10,11 @@ import pytest
 from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.simulator.compare import COMPARED, Option, clear_of_all, compare
+from servekit.simulator.comparison import Comparison
 from servekit.simulator.measure import Measured, is_good, measure, window
 from servekit.simulator.pages.compare_page import effort_of
 from servekit.simulator.pages.verdict import verdict
-from servekit.simulator.record import Comparison, Report
+from servekit.simulator.record import Report
 from servekit.simulator.report import report
 from servekit.simulator.run import simulate
 from servekit.simulator.samples import Sample

@@ -15,20 +15,14 @@ from rich.console import Console, RenderableType
 
 from servekit.config.compose import load
 from servekit.config.schema import Config
+from servekit.simulator.comparison import Comparison
 from servekit.simulator.pages import compare_page, terminal
 from servekit.simulator.pages.metrics import METRICS, number, with_band
 from servekit.simulator.pages.reasons import best, reasons
 from servekit.simulator.pages.report_json import comparison_json, report_json
 from servekit.simulator.pages.sparkline import LEVELS, sparkline
 from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdict
-from servekit.simulator.record import (
-    Class,
-    Comparison,
-    Estimate,
-    Report,
-    Target,
-    Tenant,
-)
+from servekit.simulator.record import Class, Estimate, Report, Target, Tenant
 from tests.simulator.reports import PLAIN, about, comparison, latency, report, target
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"

@@ -8,12 +8,12 @@ from rich.text import Text
 
 from servekit.config.schema import Config
 from servekit.layout import INDENT, bullets, grid, indent, section
+from servekit.simulator.comparison import Comparison, Difference
 from servekit.simulator.pages.metrics import BY_KEY, NONE, Metric, half, number
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.tables import measured
 from servekit.simulator.pages.terminal import alike, console, traffic
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, verdict
-from servekit.simulator.record import Comparison, Difference
 
 COMPARED = (
     *("ttft.p50", "ttft.p95", "ttft.p99", "tpot.p50", "tpot.p95", "itl.p95", "itl.p99"),

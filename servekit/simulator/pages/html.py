@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.table import Table
 
 from servekit.errors import ServekitError
+from servekit.simulator.comparison import Comparison
 from servekit.simulator.pages.compare_page import BEST, COMPARED, apart, effort_of, traffic_of
 from servekit.simulator.pages.figures import Shown, distributions, endings, over_time, rates
 from servekit.simulator.pages.metrics import BY_KEY, METRICS, Metric, with_band
@@ -27,7 +28,7 @@ from servekit.simulator.pages.timeline import (
     window_seats,
 )
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, advice, ends, verdict
-from servekit.simulator.record import Comparison, Report, Run
+from servekit.simulator.record import Report, Run
 
 WIDE = 1000
 """Columns that the terminal does not have."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from servekit.simulator.comparison import Comparison, Difference
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.pages.verdict import unfit
-from servekit.simulator.record import Comparison, Difference, Report
+from servekit.simulator.record import Report
 
 ALIKE = 0.02
 """Relative difference below which two numbers are called the same."""

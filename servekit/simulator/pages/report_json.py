@@ -5,19 +5,11 @@ from dataclasses import fields
 from typing import Any
 
 from servekit.config.schema import Config
+from servekit.simulator.comparison import Comparison
 from servekit.simulator.pages.metrics import BY_KEY, LATENCIES, METRICS, POINTS
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.verdict import advice, of_target, verdict
-from servekit.simulator.record import (
-    Class,
-    Comparison,
-    Estimate,
-    Latency,
-    Report,
-    Series,
-    Target,
-    Tenant,
-)
+from servekit.simulator.record import Class, Estimate, Latency, Report, Series, Target, Tenant
 
 RATES = (
     *("offered_per_s", "served_per_s", "refused_per_s", "left_per_s", "goodput_per_s"),
