@@ -185,10 +185,12 @@ class Scheduler:
             preempted_tokens_total=self.shortage.preempted_tokens_total,
             swaps_total=self.kv.swaps_total,
             takeovers_total=self.shortage.takeovers_total,
-            merged_blocks_total=self.kv.merged_blocks_total,
+            merged_blocks_total=self.kv.cache.merged_total,
             prefix_query_tokens_total=self.kv.query_tokens_total,
             prefix_hit_tokens_total=self.kv.hit_tokens_total,
-            prefix_miss_tokens_total=dict(self.kv.missed),
+            prefix_miss_tokens_total={
+                str(why): n for why, n in self.kv.cache.misses.tokens.items()
+            },
             refused_total=dict(self.door.refused),
             predicted_ttft_s=self.door.forecast.typical(self),
             step_budget_tokens=self.pace.budget_tokens,

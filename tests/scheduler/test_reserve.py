@@ -3,7 +3,8 @@ from statistics import NormalDist
 
 import pytest
 
-from servekit.scheduler.kv import KvBlocks, KvSettings
+from servekit.scheduler.groups import KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.request import Request
 from servekit.scheduler.reserve import KEEP_STEPS, KEEP_STEPS_TIGHT, RESERVES

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from servekit.scheduler.batch import Batch, Progress
-from servekit.scheduler.kv import Group
+from servekit.scheduler.groups import Group
 from servekit.scheduler.request import Request, State
 from tests.scheduler.fake_executor import VOCAB, FakeExecutor, alone, make_scheduler
 

@@ -1,7 +1,5 @@
 """The twin: what it must do whatever the numbers, and where theory knows the answer."""
 
-import math
-import random
 from itertools import pairwise
 
 import pytest
