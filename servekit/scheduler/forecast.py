@@ -81,7 +81,7 @@ class Forecast:
 
     def ttft_s(self, request: Request, standing: Standing) -> float:
         """Seconds from now to its first token; uncorrected."""
-        self.lengths.refresh(standing.running)
+        self.lengths.refresh(standing.running, standing.steps_total)
         fresh = self._uncached(request, standing)
         return self._ttft_s(request, fresh, standing)
 

@@ -151,6 +151,7 @@ class OutputLengths:
         self.classes: dict[Key, LengthClass] = {}
         self.ends = 0
         self._refresh_at = 0
+        self._step = 0
 
     def class_of(self, request: Request) -> LengthClass:
         key: Key = (
@@ -195,11 +196,12 @@ class OutputLengths:
             if one.news >= one.total / 16:
                 one.make()
 
-    def refresh(self, running: Iterable[Request]) -> None:
-        """Count in those that run; as often as that can make a difference."""
-        if self.ends < self._refresh_at:
+    def refresh(self, running: Iterable[Request], step: int) -> None:
+        """Count in those that run; as often as that can make a difference. `step` counts steps."""
+        if self.ends < self._refresh_at and (self.ends >= 500 or 0<= step - self._step < 16):
             return
         self._refresh_at = self.ends + max(1, min(500, self.ends // 4))
+        self._step = step
         everyone = (self.root, *self.classes.values())
         for one in everyone:
             one.running = [0.0] * BUCKETS

@@ -163,7 +163,7 @@ class Predicted(Greedy):
 
     def _refresh(self, request: Request, running: Sequence[Request], kv: KvBlocks) -> None:
         self.need = needs(kv)
-        self.lengths.refresh(running)
+        self.lengths.refresh(running, self.since)
         longest = max(r.limit - len(r.tokens) for r in (request, *running))
         longest = 1 << (longest + 2).bit_length()
         ratio = (longest / 2) ** (1 / (POINTS - 1))
