@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import OutputLengths, Survival, bucket_of
+from servekit.scheduler.lengths import Odds, OutputLengths, Survival, bucket_of
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
 
@@ -17,6 +17,12 @@ POINTS = 14
 KEEP_STEPS, KEEP_STEPS_TIGHT = 128, 16
 """So long a prediction for those that run is good for, where blocks are many and where they are
 few; who comes and goes is counted at once."""
+DOUBTED = 0.5
+"""Of the sum of standard errors: those of requests of different ages have little in common, those
+of others all."""
+MAX_ODDS = 1000
+"""Kept at once."""
+NORMAL = NormalDist()
 
 
 class Reserve(Protocol):
@@ -59,13 +65,18 @@ class WorstCase(Greedy):
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
         super().__init__(settings, lengths)
         self.at_end: dict[int, int] = {}
-        self.total = 0
+        self.total = self.held = 0
+        """Blocks of those that run: at their end, and now."""
+        self.step = -1
+        """At which `held` was counted; -1: not since somebody left."""
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
-        self.need = needs(kv)
-        held = sum(self.need(len(one.tokens) - 1) for one in running)
-        own = self._at_end(request) - self.need(len(request.tokens) + 1)
-        self.last = max(0, self.total - held + own)
+        self.need = need = needs(kv)
+        if step != self.step:
+            self.step = step
+            self.held = sum([need(len(one.tokens) - 1) for one in running])
+        own = self._at_end(request) - need(len(request.tokens) + 1)
+        self.last = max(0, self.total - self.held + own)
         return self.last
 
     def _at_end(self, request: Request) -> int:
@@ -75,8 +86,10 @@ class WorstCase(Greedy):
     def seated(self, request: Request) -> None:
         self.at_end[request.id] = self._at_end(request)
         self.total += self.at_end[request.id]
+        self.held += self.need(len(request.tokens) - 1)
 
     def left(self, request: Request) -> None:
+        self.step = -1
         self.total -= self.at_end.pop(request.id, 0)
 
 
@@ -87,6 +100,8 @@ class Part(NamedTuple):
     """Expected: less than 0 where it will have given more back than it took."""
     spread: list[float]
     """Variance of that."""
+    doubt: list[float]
+    """Standard error of what is expected, for little may be known of lengths."""
     most: Sequence[float]
     """If it has not ended."""
 
@@ -103,6 +118,9 @@ class Predicted(Greedy):
 
     Close times are many: in the life of a request blocks may run short in some step of many, at a
     time t ahead in about mean length / t of them. So they are held to a quantile as much stricter.
+
+    And p is an estimate, which is off by as much for all requests of a kind: while few answers are
+    known that is most of the error, and it does not average out. Its standard errors are added up.
     """
 
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
@@ -112,19 +130,21 @@ class Predicted(Greedy):
         self.points: list[int] = []
         self.sigmas: list[float] = []
         """At each point, that are kept free."""
-        self.sums = Part([], [], [])
+        self.sums = Part([], [], [], [])
         self.parts: dict[int, Part] = {}
         """Of those that run."""
         self.asking: dict[int, Part] = {}
         """Of those that would."""
         self.worst: dict[int, int] = {}
         """What is to be free for each of them, as long as nobody comes or goes."""
-        self.odds: dict[tuple[int, int], tuple[Survival, list[float]]] = {}
+        self.odds: dict[tuple[int, int], tuple[Survival, Odds]] = {}
         """Of living to each point, of requests of a class that are about as far. The survival of
         the class is kept, or another might come to have its id.
         """
         self.since = 0
         """The step at which all that was made."""
+        self.refreshes = 0
+        """Of `lengths`, by then."""
         self.own_share = 1.0
         """Of the blocks that requests hold, those that are free when they end; the others are
         shared."""
@@ -133,7 +153,10 @@ class Predicted(Greedy):
         ahead = request.limit - len(request.tokens)
         tight = kv.num_free < 2 * self.last + kv.settings.num_blocks // 16
         stale = not 0 <= step - self.since < (KEEP_STEPS_TIGHT if tight else KEEP_STEPS)
-        if stale or not self.points or self.points[-1] < ahead or len(self.parts) != len(running):
+        lengths = self.lengths
+        news = lengths.is_due(step) or lengths.refreshes != self.refreshes
+        unfit = not self.points or self.points[-1] < ahead or len(self.parts) != len(running)
+        if stale or news or unfit:
             self.since = step
             self._refresh(request, running, kv)
         worst = self.worst.get(request.id)
@@ -146,9 +169,14 @@ class Predicted(Greedy):
         return worst
 
     def seated(self, request: Request) -> None:
-        if self.points:
-            part = self.parts[request.id] = self._part(request)
-            self._count(part, add)
+        if not self.points:
+            return
+        part, tokens = self.asking.pop(request.id, None), len(request.tokens)
+        decodes = tokens > len(request.prompt)
+        if part is None or decodes or self.need(tokens + 1) > self.need(tokens):
+            part = self._part(request)
+        self.parts[request.id] = part
+        self._count(part, add)
 
     def left(self, request: Request) -> None:
         part = self.parts.pop(request.id, None)
@@ -164,60 +192,83 @@ class Predicted(Greedy):
     def _refresh(self, request: Request, running: Sequence[Request], kv: KvBlocks) -> None:
         self.need = needs(kv)
         self.lengths.refresh(running, self.since)
-        longest = max(r.limit - len(r.tokens) for r in (request, *running))
-        longest = 1 << (longest + 2).bit_length()
-        ratio = (longest / 2) ** (1 / (POINTS - 1))
-        self.points = [round(2 * ratio**index) for index in range(POINTS)]
-        mean = self.lengths.survival(request).remaining(0, longest)
+        longest = max([one.limit - len(one.tokens) for one in (request, *running)])
+        self._look(1 << (longest + 2).bit_length())
+        mean = self.lengths.survival(request).remaining(0, self.points[-1])
         self.sigmas = [
-            NormalDist().inv_cdf(1.0 - self.risk * min(1.0, point / mean)) for point in self.points
+            NORMAL.inv_cdf(1.0 - self.risk * min(1.0, point / mean)) for point in self.points
         ]
-        in_tables = sum(self.need(len(one.tokens)) for one in running)
+        in_tables = sum([self.need(len(one.tokens)) for one in running])
         in_use = kv.settings.num_blocks - 1 - kv.num_free
         self.own_share = min(1.0, in_use / in_tables) if in_tables else 1.0
-        self.odds.clear()
         self.asking.clear()
         self.worst.clear()
         self.parts = {one.id: self._part(one) for one in running}
-        columns = [zip(*lists, strict=True) for lists in zip(*self.parts.values(), strict=True)]
-        sums = [[sum(column) for column in each] for each in columns]
-        self.sums = Part(*(sums or [[0.0] * POINTS] * 3))
+        self.sums = added(list(self.parts.values()))
+
+    def _look(self, longest: int) -> None:
+        """So many tokens ahead; odds are kept as long as they are of the same times and lengths."""
+        refreshes = self.lengths.refreshes
+        if self.points and self.points[-1] == longest and self.refreshes == refreshes:
+            return
+        self.refreshes = refreshes
+        self.odds.clear()
+        ratio = (longest / 2) ** (1 / (POINTS - 1))
+        self.points = [round(2 * ratio**index) for index in range(POINTS)]
+
+    def _odds(self, request: Request, done: int) -> Odds:
+        survival, bucket = self.lengths.survival(request), bucket_of(done)
+        key = (id(survival), bucket)
+        known = self.odds.get(key)
+        if known is None:
+            if len(self.odds) >= MAX_ODDS:
+                self.odds.clear()
+            known = self.odds[key] = survival, survival.odds(bucket, self.points)
+        return known[1]
 
     def _part(self, request: Request, *, at_once: bool = False) -> Part:
         """`at_once`: the first of what it will hold is that which its seat takes."""
         tokens, last, need = len(request.tokens), request.limit - 1, self.need
         done = tokens - len(request.prompt)
-        survival = self.lengths.survival(request)
-        key = (id(survival), bucket_of(done))
-        if key not in self.odds:
-            now = survival.beyond(done)
-            self.odds[key] = survival, [survival.beyond(done + p) / now for p in self.points]
-        odds = self.odds[key][1]
+        odds, off = self._odds(request, done)
         # the newest token has a block only once it is in a step, but a prompt has all its own
         held = need(tokens + 1 if at_once else tokens - 1 if done else tokens)
-        freed = self.own_share * held
+        own = self.own_share * held
         # who reaches max_tokens between two points is taken to do so at the later one
         alive = min(POINTS, bisect_left(self.points, last - tokens) + 1)
-        ended = POINTS - alive
-        lengths = [tokens + point for point in self.points[:alive]]
-        lengths[-1] = min(lengths[-1], last)
-        grown = [need(length) - held for length in lengths]
-        pairs = list(zip(odds, grown, strict=False))
-        return Part(
-            [stays * (freed + more) - freed for stays, more in pairs] + [-freed] * ended,
-            [stays * (1.0 - stays) * (freed + more) ** 2 for stays, more in pairs] + [0.0] * ended,
-            [*grown, *[need(last) - held] * ended],
-        )
+        most = [need(tokens + point) for point in self.points[: alive - 1]]
+        most.append(need(min(tokens + self.points[alive - 1], last)))
+        shared = held - own
+        wholes = [blocks - shared for blocks in most]
+        growth = [stays * whole - own for stays, whole in zip(odds, wholes, strict=False)]
+        spread = [p * (1.0 - p) * all * all for p, all in zip(odds, wholes, strict=False)]
+        doubt = [wrong * whole for wrong, whole in zip(off, wholes, strict=False)]
+        grown = [blocks - held for blocks in most]
+        if ended := POINTS - alive:
+            growth += [-own] * ended
+            spread += [0.0] * ended
+            doubt += [0.0] * ended
+            grown += [need(last) - held] * ended
+        return Part(growth, spread, doubt, grown)
 
     def _worst(self, part: Part) -> int:
         """Blocks that those that run and this one take by the worst time."""
         worst = 0.0
-        growth, spread, most = self.sums
+        growth, spread, doubt, most = self.sums
         for index, sigmas in enumerate(self.sigmas):
-            sigma = sqrt(max(0.0, spread[index] + part.spread[index]))
+            wrong = DOUBTED * (doubt[index] + part.doubt[index])
+            # a sum that was taken apart may come out just below 0
+            sigma = sqrt(max(0.0, spread[index] + part.spread[index]) + wrong * wrong)
             likely = growth[index] + part.growth[index] + sigmas * sigma
             worst = max(worst, min(likely, most[index] + part.most[index]))
         return ceil(worst - 1e-6)
+
+
+def added(parts: Sequence[Part]) -> Part:
+    if not parts:
+        return Part(*([[0.0] * POINTS] * 4))
+    columns = (zip(*lists, strict=True) for lists in zip(*parts, strict=True))
+    return Part(*([sum(column) for column in each] for each in columns))
 
 
 def needs(kv: KvBlocks) -> Callable[[int], int]:

@@ -80,7 +80,7 @@ def test_answers_that_run_still_count_for_what_they_have_said():
     for request in short:
         blind.finished(request)
         wise.finished(request)
-    wise.refresh(running)
+    wise.refresh(running, 0)
     assert blind.remaining(answer(-1, 0)) < 500
     assert wise.survival(answer(-1, 0)).beyond(300) == pytest.approx(0.8, abs=0.02)
 
