@@ -82,6 +82,10 @@ class Forecast:
     def ttft_s(self, request: Request, standing: Standing) -> float:
         """Seconds from now to its first token; uncorrected."""
         self.lengths.refresh(standing.running, standing.steps_total)
+        if standing.running:
+            # nobody may have asked for long, if nobody waits
+            kv, step = standing.kv, standing.steps_total
+            standing.reserve.blocks(request, standing.running, kv, step)
         fresh = self._uncached(request, standing)
         return self._ttft_s(request, fresh, standing)
 
@@ -133,10 +137,12 @@ class Forecast:
         if not running:
             return 0.0
         seats = ahead + 1 - (self.config.max_num_seqs - running)
-        kv = standing.kv
-        lacking = tokens / kv.block_size - max(0, kv.num_free - standing.reserve.last)
-        held = max(1.0, (kv.settings.num_blocks - 1 - kv.num_free) / running)
-        return max(0.0, float(seats), lacking / held)
+        kv, reserve = standing.kv, standing.reserve
+        reserved = reserve.last * (1.0 + reserve.unsure)
+        lacking = tokens / kv.block_size + reserved - kv.num_free
+        # who ends gives back what it holds, and what is reserved for it
+        each = max(1.0, (kv.settings.num_blocks - 1 - kv.num_free + reserved) / running)
+        return max(0.0, float(seats), lacking / each)
 
     def departures_s(self, count: float, standing: Standing) -> float:
         """Seconds until so many of those that run, and of those that follow them, have ended."""

@@ -20,6 +20,10 @@ few; who comes and goes is counted at once."""
 DOUBTED = 0.5
 """Of the sum of standard errors: those of requests of different ages have little in common, those
 of others all."""
+BUDGET = 0.003
+"""Of requests, that may be preempted."""
+WARIER, WARIEST = 0.4, 3.0
+"""Sigmas that are kept free for each that was, and for all together at most."""
 MAX_ODDS = 1000
 """Kept at once."""
 NORMAL = NormalDist()
@@ -28,6 +32,8 @@ NORMAL = NormalDist()
 class Reserve(Protocol):
     last: int
     """What was asked for last."""
+    unsure: float
+    """The share of that by which it may soon be more, for little is known."""
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
         """That a request, seated beside those that run, should find free besides those it takes at
@@ -41,12 +47,17 @@ class Reserve(Protocol):
         """It has no seat any more."""
         ...
 
+    def failed(self) -> None:
+        """Somebody was preempted, for what was kept free did not suffice."""
+        ...
+
 
 class Greedy:
     """None: whoever is short of blocks later has somebody preempted."""
 
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
         self.last = 0
+        self.unsure = 0.0
         self.need: Callable[[int], int] = lambda tokens: tokens
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
@@ -56,6 +67,9 @@ class Greedy:
         pass
 
     def left(self, request: Request) -> None:
+        pass
+
+    def failed(self) -> None:
         pass
 
 
@@ -121,6 +135,10 @@ class Predicted(Greedy):
 
     And p is an estimate, which is off by as much for all requests of a kind: while few answers are
     known that is most of the error, and it does not average out. Its standard errors are added up.
+
+    What is wrong with all that is seen in the end: with each request that is preempted a little
+    more is kept free, and with each that ends a little less, so that in the long run as many are
+    as `BUDGET` says, or fewer (Gibbs and Candes 2021).
     """
 
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
@@ -128,8 +146,9 @@ class Predicted(Greedy):
         self.lengths = lengths
         self.risk = 1.0 - settings.scheduler.reserve_quantile
         self.points: list[int] = []
+        self.quantiles: list[float] = []
         self.sigmas: list[float] = []
-        """At each point, that are kept free."""
+        """At each point: of the quantile, and those that are kept free."""
         self.sums = Part([], [], [], [])
         self.parts: dict[int, Part] = {}
         """Of those that run."""
@@ -141,6 +160,10 @@ class Predicted(Greedy):
         """Of living to each point, of requests of a class that are about as far. The survival of
         the class is kept, or another might come to have its id.
         """
+        self.wary = 0.0
+        """Sigmas more, for of late somebody was preempted."""
+        self.ends = 0
+        """Requests that had ended when that was counted."""
         self.since = 0
         """The step at which all that was made."""
         self.refreshes = 0
@@ -184,6 +207,17 @@ class Predicted(Greedy):
             self._count(part, sub)
         self.asking.pop(request.id, None)
 
+    def failed(self) -> None:
+        self.wary = min(WARIEST, self.wary + WARIER)
+        self.sigmas = self._sigmas()
+        self.worst.clear()
+
+    def _sigmas(self) -> list[float]:
+        ended = self.lengths.ends - self.ends
+        self.ends += ended
+        self.wary = max(0.0, self.wary - ended * BUDGET * WARIER)
+        return [each + self.wary for each in self.quantiles]
+
     def _count(self, part: Part, change: Callable[[float, float], float]) -> None:
         self.worst.clear()
         pairs = zip(self.sums, part, strict=True)
@@ -192,12 +226,14 @@ class Predicted(Greedy):
     def _refresh(self, request: Request, running: Sequence[Request], kv: KvBlocks) -> None:
         self.need = needs(kv)
         self.lengths.refresh(running, self.since)
+        self.unsure = 1.0 / sqrt(1.0 + self.lengths.ends)
         longest = max([one.limit - len(one.tokens) for one in (request, *running)])
         self._look(1 << (longest + 2).bit_length())
         mean = self.lengths.survival(request).remaining(0, self.points[-1])
-        self.sigmas = [
+        self.quantiles = [
             NORMAL.inv_cdf(1.0 - self.risk * min(1.0, point / mean)) for point in self.points
         ]
+        self.sigmas = self._sigmas()
         in_tables = sum([self.need(len(one.tokens)) for one in running])
         in_use = kv.settings.num_blocks - 1 - kv.num_free
         self.own_share = min(1.0, in_use / in_tables) if in_tables else 1.0
