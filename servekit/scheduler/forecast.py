@@ -126,7 +126,8 @@ class Forecast:
         line = standing.line
         count, known = (len(line), line.tokens) if request is None else line.ahead(request)
         tokens = known * self._uncached_share(standing)
-        seat_s = self.departures_s(self._departures(count, tokens + fresh, standing), standing)
+        departures = self._departures(count, tokens + fresh, standing)
+        seat_s = self.departures_s(departures, standing) * (1.0 + self.lengths.unsure)
         return max(seat_s, (self._missing(standing) + tokens) / view.rate) + fresh / view.rate
 
     def _departures(self, ahead: int, tokens: float, standing: Standing) -> float:

@@ -243,6 +243,13 @@ class OutputLengths:
             if one.news >= one.total / 16:
                 one.make()
 
+    @property
+    def unsure(self) -> float:
+        """By so large a share what is said of lengths may be off: the standard error of a mean of
+        the answers that have ended, whose spread is about their mean.
+        """
+        return 1.0 / sqrt(1.0 + self.ends)
+
     def is_due(self, step: int) -> bool:
         """To count those that run again can make a difference; `step` counts steps.
 

@@ -226,7 +226,7 @@ class Predicted(Greedy):
     def _refresh(self, request: Request, running: Sequence[Request], kv: KvBlocks) -> None:
         self.need = needs(kv)
         self.lengths.refresh(running, self.since)
-        self.unsure = 1.0 / sqrt(1.0 + self.lengths.ends)
+        self.unsure = self.lengths.unsure
         longest = max([one.limit - len(one.tokens) for one in (request, *running)])
         self._look(1 << (longest + 2).bit_length())
         mean = self.lengths.survival(request).remaining(0, self.points[-1])
