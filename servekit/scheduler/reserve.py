@@ -5,24 +5,23 @@ from collections.abc import Callable, Sequence
 from math import ceil, sqrt
 from operator import add, sub
 from statistics import NormalDist
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.lengths import Odds, OutputLengths, Survival, bucket_of
+from servekit.scheduler.parts import POINTS, Part, added, part_of
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
 
-POINTS = 14
-"""Times in the future for which the blocks in use are predicted; each twice as far, or so."""
 KEEP_STEPS, KEEP_STEPS_TIGHT = 128, 16
 """So long a prediction for those that run is good for, where blocks are many and where they are
 few; who comes and goes is counted at once."""
 DOUBTED = 0.5
 """Of the sum of standard errors: those of requests of different ages have little in common, those
 of others all."""
-BUDGET = 0.003
+BUDGET = 0.005
 """Of requests, that may be preempted."""
-WARIER, WARIEST = 0.4, 3.0
+WARIER, WARIEST = 0.2, 3.0
 """Sigmas that are kept free for each that was, and for all together at most."""
 MAX_ODDS = 1000
 """Kept at once."""
@@ -107,19 +106,6 @@ class WorstCase(Greedy):
         self.total -= self.at_end.pop(request.id, 0)
 
 
-class Part(NamedTuple):
-    """What one request does to the blocks in use until each point, beyond what it holds now."""
-
-    growth: list[float]
-    """Expected: less than 0 where it will have given more back than it took."""
-    spread: list[float]
-    """Variance of that."""
-    doubt: list[float]
-    """Standard error of what is expected, for little may be known of lengths."""
-    most: Sequence[float]
-    """If it has not ended."""
-
-
 class Predicted(Greedy):
     """What all are expected to take at the worst time to come, at a quantile.
 
@@ -149,7 +135,7 @@ class Predicted(Greedy):
         self.quantiles: list[float] = []
         self.sigmas: list[float] = []
         """At each point: of the quantile, and those that are kept free."""
-        self.sums = Part([], [], [], [])
+        self.sums = added([])
         self.parts: dict[int, Part] = {}
         """Of those that run."""
         self.asking: dict[int, Part] = {}
@@ -274,18 +260,7 @@ class Predicted(Greedy):
         alive = min(POINTS, bisect_left(self.points, last - tokens) + 1)
         most = [need(tokens + point) for point in self.points[: alive - 1]]
         most.append(need(min(tokens + self.points[alive - 1], last)))
-        shared = held - own
-        wholes = [blocks - shared for blocks in most]
-        growth = [stays * whole - own for stays, whole in zip(odds, wholes, strict=False)]
-        spread = [p * (1.0 - p) * all * all for p, all in zip(odds, wholes, strict=False)]
-        doubt = [wrong * whole for wrong, whole in zip(off, wholes, strict=False)]
-        grown = [blocks - held for blocks in most]
-        if ended := POINTS - alive:
-            growth += [-own] * ended
-            spread += [0.0] * ended
-            doubt += [0.0] * ended
-            grown += [need(last) - held] * ended
-        return Part(growth, spread, doubt, grown)
+        return part_of(most, held, own, odds, off)
 
     def _worst(self, part: Part) -> int:
         """Blocks that those that run and this one take by the worst time."""
@@ -298,13 +273,6 @@ class Predicted(Greedy):
             likely = growth[index] + part.growth[index] + sigmas * sigma
             worst = max(worst, min(likely, most[index] + part.most[index]))
         return ceil(worst - 1e-6)
-
-
-def added(parts: Sequence[Part]) -> Part:
-    if not parts:
-        return Part(*([[0.0] * POINTS] * 4))
-    columns = (zip(*lists, strict=True) for lists in zip(*parts, strict=True))
-    return Part(*([sum(column) for column in each] for each in columns))
 
 
 def needs(kv: KvBlocks) -> Callable[[int], int]:
