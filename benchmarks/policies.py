@@ -165,9 +165,9 @@ def high_class() -> Findings:
         "priority": ("scheduler=priority", "scheduler.aging_s=5", crowd),
         "two_pool": ("scheduler=two_pool", "workload.batch_share=0.5"),
     }
-    for name, words in flooded.items():
+    for name, asked in flooded.items():
         found = claims.classes(
-            run_of(*traffic, *words, requests=1500),
+            run_of(*traffic, *asked, requests=1500),
             lambda one: one.priority == 0 and one.slo_class == "interactive",
         )
         share = found.low_per_s / (found.high_per_s + found.low_per_s)

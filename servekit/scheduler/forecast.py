@@ -172,12 +172,12 @@ class Forecast:
         known = [
             (self.lengths.survival(r), len(r.tokens) - len(r.prompt), r.max_tokens) for r in some
         ]
-        mean = sum(survival.remaining(0, limit) for survival, _, limit in known) / len(known)
+        mean = sum([survival.remaining(0, limit) for survival, _, limit in known]) / len(known)
         typical, _, longest = known[len(known) // 2]
         found: list[tuple[float, float]] = []
         for turn in TURNS:
             steps = max(1.0, turn * mean)
-            gone = weight * sum(_ended(*one, steps) for one in known)
+            gone = weight * sum([_ended(*one, steps) for one in known])
             before = 0.0
             for at, total in found:
                 gone += (total - before) * _ended(typical, 0, longest, steps - at)
@@ -200,7 +200,7 @@ class Forecast:
 
     def _missing(self, standing: Standing) -> int:
         """Tokens of seated prompts that are not computed yet."""
-        return sum(request.wanted - request.computed for request in standing.seats.loose)
+        return sum([request.wanted - request.computed for request in standing.seats.loose])
 
     def _uncached_share(self, standing: Standing) -> float:
         asked = standing.kv.query_tokens_total

@@ -9,8 +9,9 @@ or because they run still) are known to have come that far and no more (Kaplan a
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import sqrt
+from operator import add, mul
 from typing import NamedTuple
 
 from servekit.scheduler.request import Request
@@ -134,33 +135,30 @@ class LengthClass:
         has been there for half of it. The class above counts as so many more who came; where there
         is none, one that ends as often as those did that came to the buckets before.
         """
-        come, there = [0.0] * BUCKETS, 0.0
-        for index in range(BUCKETS - 1, -1, -1):
-            cut = self.cut[index] + self.running[index]
-            there += self.ended[index] + cut
-            come[index] = there - cut / 2
+        cut = list(map(add, self.cut, self.running))
+        come = list(accumulate(map(add, reversed(self.ended), reversed(cut))))[::-1]
+        come = [there - left / 2 for there, left in zip(come, cut, strict=True)]
         if self.parent is None:
             weight, above, over = ROOT_WEIGHT, carried(self.ended, come), [ROOT_WEIGHT] * BUCKETS
         else:
             survival = self.parent.survival
             weight, above, over = PARENT_WEIGHT, survival.hazard, survival.known
-        hazard, known, alive, area, doubt = [], [], [1.0], [1.0], [0.0]
-        before = far = 1.0
-        unsure = 0.0
-        for ended, came, more, learnt, width in zip(
-            self.ended, come, above, over, WIDTHS, strict=True
-        ):
-            share, count = (ended + weight * more) / (came + weight), came + min(weight, learnt)
-            hazard.append(share)
-            known.append(count)
-            after = max(LEAST, before * (1.0 - share))
-            far += width * (before + after) / 2
-            unsure += share / (count * max(LEAST, 1.0 - share))
-            alive.append(after)
-            area.append(far)
-            doubt.append(unsure)
-            before = after
-        self.made, self.news = Survival(hazard, known, alive, area, doubt), 0.0
+        hazard = [
+            (ended + weight * more) / (came + weight)
+            for ended, came, more in zip(self.ended, come, above, strict=True)
+        ]
+        known = [came + min(weight, each) for came, each in zip(come, over, strict=True)]
+        stays = [max(LEAST, 1.0 - share) for share in hazard]
+        alive = [max(LEAST, share) for share in accumulate(stays, mul, initial=1.0)]
+        areas = [
+            width * (before + after) / 2
+            for width, before, after in zip(WIDTHS, alive, alive[1:], strict=False)
+        ]
+        doubts = [
+            share / (count * stay) for share, count, stay in zip(hazard, known, stays, strict=True)
+        ]
+        area, doubt = accumulate(areas, initial=1.0), accumulate(doubts, initial=0.0)
+        self.made, self.news = Survival(hazard, known, alive, list(area), list(doubt)), 0.0
         return self.made
 
 
