@@ -28,6 +28,8 @@ MEMORY = 2000.0
 PARENT_WEIGHT = 10.0
 """As many answers of the class above does a class count, however many it has of its own."""
 ROOT_WEIGHT = 1.0
+PRIOR = 8.0
+"""As many answers does count what is usual, beyond all that were seen."""
 ENOUGH = 20.0
 """Answers that came to a bucket, to learn from it about those beyond."""
 TYPICAL = 256
@@ -139,7 +141,7 @@ class LengthClass:
         come = list(accumulate(map(add, reversed(self.ended), reversed(cut))))[::-1]
         come = [there - left / 2 for there, left in zip(come, cut, strict=True)]
         if self.parent is None:
-            weight, above, over = ROOT_WEIGHT, carried(self.ended, come), [ROOT_WEIGHT] * BUCKETS
+            weight, above, over = ROOT_WEIGHT, carried(self.ended, come), [PRIOR] * BUCKETS
         else:
             survival = self.parent.survival
             weight, above, over = PARENT_WEIGHT, survival.hazard, survival.known
@@ -147,7 +149,7 @@ class LengthClass:
             (ended + weight * more) / (came + weight)
             for ended, came, more in zip(self.ended, come, above, strict=True)
         ]
-        known = [came + min(weight, each) for came, each in zip(come, over, strict=True)]
+        known = [came + min(PARENT_WEIGHT, each) for came, each in zip(come, over, strict=True)]
         stays = [max(LEAST, 1.0 - share) for share in hazard]
         alive = [max(LEAST, share) for share in accumulate(stays, mul, initial=1.0)]
         areas = [
@@ -174,7 +176,7 @@ def carried(ended: list[float], come: list[float]) -> list[float]:
     shares, seen, usually = [], 0.0, 0.0
     for edge, end, ends, came in zip(EDGES, EDGES[1:], ended, come, strict=False):
         usual = (end - edge) / (TYPICAL + end)
-        shares.append(usual * min(STEEPEST, (seen + 1.0) / (usually + 1.0)))
+        shares.append(usual * min(STEEPEST, (seen + PRIOR) / (usually + PRIOR)))
         kept = 1.0 - came / (came + ENOUGH) / STEPS
         seen, usually = kept * seen + ends, kept * usually + usual * came
     return shares
