@@ -33,7 +33,7 @@ class Margin:
 
     def __init__(self, target_s: float, percentile: float) -> None:
         self.target_s = target_s
-        self.sure = (1.0 + percentile / 100) / 2
+        self.sure = (3.0 + percentile / 100) / 4
         self.ratios = deque(FIRST_GUESS, maxlen=REMEMBERED)
         self.news = 0
         self.latest_s = target_s / FIRST_GUESS[0]

@@ -6,9 +6,13 @@ answers reached it and how many ended in it; those that were cut off (by their c
 or because they run still) are known to have come that far and no more (Kaplan and Meier 1958).
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import log2
+from itertools import accumulate, pairwise
+from math import sqrt
+from operator import add, mul
+from typing import NamedTuple
 
 from servekit.scheduler.request import Request
 
@@ -17,23 +21,38 @@ STEPS = 4
 BUCKETS = 22 * STEPS
 EDGES = [2 ** (index / STEPS) for index in range(BUCKETS + 1)]
 """A bucket holds lengths from its edge up to the next one's."""
+WIDTHS = [end - edge for edge, end in pairwise(EDGES)]
 
 MEMORY = 2000.0
 """Answers of a class that count fully; twice as many are halved, so that old ones fade."""
 PARENT_WEIGHT = 10.0
 """As many answers of the class above does a class count, however many it has of its own."""
 ROOT_WEIGHT = 1.0
+PRIOR = 8.0
+"""As many answers does count what is usual, beyond all that were seen."""
 ENOUGH = 20.0
 """Answers that came to a bucket, to learn from it about those beyond."""
 TYPICAL = 256
 """Before any answer has ended, half are taken to be longer, and one in n + 1 than n times this."""
 STEEPEST = 4.0
 """Power of the tail, at most; what is usual has 1."""
+FEW, FEW_STEPS = 500, 16
+"""Until so many answers have ended, those that run are counted every so many steps at least."""
+LEAST = 1e-12
+"""A share, where it must not be 0."""
 MAX_CLASSES = 2048
 
 
-def bucket_of(length: int) -> int:
-    return min(BUCKETS - 1, int(STEPS * log2(length))) if length > 1 else 0
+def bucket_of(length: float) -> int:
+    return min(BUCKETS, bisect_right(EDGES, length)) - 1 if length > 1 else 0
+
+
+class Odds(NamedTuple):
+    """Of going on to some lengths, of an answer that came to another."""
+
+    likely: list[float]
+    off: list[float]
+    """Standard errors of that, for few answers may be known."""
 
 
 @dataclass(slots=True)
@@ -41,28 +60,47 @@ class Survival:
     """Share of answers longer than each edge, and its integral from 0, tokens."""
 
     hazard: list[float]
+    """Of those that come to a bucket, the share that ends there."""
+    known: list[float]
+    """Answers that each of these shares was learnt from."""
     alive: list[float]
     area: list[float]
+    doubt: list[float]
+    """Variance of the logarithm of `alive`, for no more than that is known (Greenwood 1926). What
+    is added in each bucket is independent of the others."""
 
     def beyond(self, length: float) -> float:
         """Share of answers that are longer; linear within a bucket, never 0."""
-        return self._at(length)[0]
+        if length <= 1.0:
+            return 1.0
+        index = bucket_of(length)
+        before = self.alive[index]
+        past = min(1.0, (length - EDGES[index]) / WIDTHS[index])
+        return before + past * (self.alive[index + 1] - before)
 
     def remaining(self, done: int, limit: int) -> float:
         """Tokens expected after `done` of an answer that ends at `limit` in any case."""
         if done >= limit:
             return 0.0
-        alive, area = self._at(done)
-        return (self._at(limit)[1] - area) / alive
+        return (self._until(limit) - self._until(done)) / self.beyond(done)
 
-    def _at(self, length: float) -> tuple[float, float]:
+    def _until(self, length: float) -> float:
         if length <= 1.0:
-            return 1.0, max(0.0, length)
-        index = min(BUCKETS - 1, int(STEPS * log2(length)))
-        low, before, after = EDGES[index], self.alive[index], self.alive[index + 1]
-        past = min(1.0, (length - low) / (EDGES[index + 1] - low))
-        alive = before + past * (after - before)
-        return alive, self.area[index] + (length - low) * (before + alive) / 2
+            return max(0.0, length)
+        index = bucket_of(length)
+        both = self.alive[index] + self.beyond(length)
+        return self.area[index] + (length - EDGES[index]) * both / 2
+
+    def odds(self, bucket: int, more: Sequence[int]) -> Odds:
+        """Of so many tokens more, for each of `more`, from the middle of a bucket on."""
+        done = (EDGES[bucket] + EDGES[bucket + 1]) / 2 if bucket else 0
+        now, doubt = self.beyond(done), self.doubt[bucket]
+        likely, off = [], []
+        for tokens in more:
+            odds = self.beyond(done + tokens) / now
+            likely.append(odds)
+            off.append(odds * sqrt(self.doubt[bucket_of(done + tokens)] - doubt))
+        return Odds(likely, off)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,23 +137,30 @@ class LengthClass:
         has been there for half of it. The class above counts as so many more who came; where there
         is none, one that ends as often as those did that came to the buckets before.
         """
-        come, there = [0.0] * BUCKETS, 0.0
-        for index in range(BUCKETS - 1, -1, -1):
-            cut = self.cut[index] + self.running[index]
-            there += self.ended[index] + cut
-            come[index] = there - cut / 2
-        above = self.parent.survival.hazard if self.parent else carried(self.ended, come)
-        weight = PARENT_WEIGHT if self.parent else ROOT_WEIGHT
+        cut = list(map(add, self.cut, self.running))
+        come = list(accumulate(map(add, reversed(self.ended), reversed(cut))))[::-1]
+        come = [there - left / 2 for there, left in zip(come, cut, strict=True)]
+        if self.parent is None:
+            weight, above, over = ROOT_WEIGHT, carried(self.ended, come), [PRIOR] * BUCKETS
+        else:
+            survival = self.parent.survival
+            weight, above, over = PARENT_WEIGHT, survival.hazard, survival.known
         hazard = [
             (ended + weight * more) / (came + weight)
             for ended, came, more in zip(self.ended, come, above, strict=True)
         ]
-        alive, area = [1.0], [1.0]
-        for index, share in enumerate(hazard):
-            alive.append(max(1e-12, alive[-1] * (1.0 - share)))
-            width = EDGES[index + 1] - EDGES[index]
-            area.append(area[-1] + width * (alive[-2] + alive[-1]) / 2)
-        self.made, self.news = Survival(hazard, alive, area), 0.0
+        known = [came + min(PARENT_WEIGHT, each) for came, each in zip(come, over, strict=True)]
+        stays = [max(LEAST, 1.0 - share) for share in hazard]
+        alive = [max(LEAST, share) for share in accumulate(stays, mul, initial=1.0)]
+        areas = [
+            width * (before + after) / 2
+            for width, before, after in zip(WIDTHS, alive, alive[1:], strict=False)
+        ]
+        doubts = [
+            share / (count * stay) for share, count, stay in zip(hazard, known, stays, strict=True)
+        ]
+        area, doubt = accumulate(areas, initial=1.0), accumulate(doubts, initial=0.0)
+        self.made, self.news = Survival(hazard, known, alive, list(area), list(doubt)), 0.0
         return self.made
 
 
@@ -131,7 +176,7 @@ def carried(ended: list[float], come: list[float]) -> list[float]:
     shares, seen, usually = [], 0.0, 0.0
     for edge, end, ends, came in zip(EDGES, EDGES[1:], ended, come, strict=False):
         usual = (end - edge) / (TYPICAL + end)
-        shares.append(usual * min(STEEPEST, (seen + 1.0) / (usually + 1.0)))
+        shares.append(usual * min(STEEPEST, (seen + PRIOR) / (usually + PRIOR)))
         kept = 1.0 - came / (came + ENOUGH) / STEPS
         seen, usually = kept * seen + ends, kept * usually + usual * came
     return shares
@@ -150,7 +195,10 @@ class OutputLengths:
         self.root = LengthClass()
         self.classes: dict[Key, LengthClass] = {}
         self.ends = 0
+        self.refreshes = 0
+        """How often those that run were counted."""
         self._refresh_at = 0
+        self._step = 0
 
     def class_of(self, request: Request) -> LengthClass:
         key: Key = (
@@ -195,11 +243,31 @@ class OutputLengths:
             if one.news >= one.total / 16:
                 one.make()
 
-    def refresh(self, running: Iterable[Request]) -> None:
-        """Count in those that run; as often as that can make a difference."""
-        if self.ends < self._refresh_at:
+    @property
+    def unsure(self) -> float:
+        """By so large a share what is said of lengths may be off: the standard error of a mean of
+        the answers that have ended, whose spread is about their mean.
+        """
+        return 1.0 / sqrt(1.0 + self.ends)
+
+    def is_due(self, step: int) -> bool:
+        """To count those that run again can make a difference; `step` counts steps.
+
+        While few answers have ended those that run are most of what is known, and if they were
+        taken to be where they were some steps ago, all answers would seem to be short.
+        """
+        if self.ends >= self._refresh_at:
+            return True
+        return self.ends < FEW and not 0 <= step - self._step < FEW_STEPS
+
+    def refresh(self, running: Iterable[Request], step: int) -> None:
+        """Count in those that run, if that is due."""
+        if not self.is_due(step):
             return
-        self._refresh_at = self.ends + max(1, min(500, self.ends // 4))
+        more = self.ends // 16 if self.ends < FEW else min(500, self.ends // 4)
+        self._refresh_at = self.ends + max(1, more)
+        self._step = step
+        self.refreshes += 1
         everyone = (self.root, *self.classes.values())
         for one in everyone:
             one.running = [0.0] * BUCKETS
