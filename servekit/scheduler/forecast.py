@@ -6,12 +6,13 @@ from math import exp, log
 from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import OutputLengths, Survival
+from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.pace import Pace
 from servekit.scheduler.request import Request
 from servekit.scheduler.reserve import Reserve
 from servekit.scheduler.running import Running
 from servekit.scheduler.settings import Settings
+from servekit.scheduler.survival import Survival
 from servekit.scheduler.waiting import Line
 
 
@@ -81,7 +82,6 @@ class Forecast:
 
     def ttft_s(self, request: Request, standing: Standing) -> float:
         """Seconds from now to its first token; uncorrected."""
-        self.lengths.refresh(standing.running, standing.steps_total)
         if standing.running:
             # nobody may have asked for long, if nobody waits
             kv, step = standing.kv, standing.steps_total
@@ -127,6 +127,8 @@ class Forecast:
         count, known = (len(line), line.tokens) if request is None else line.ahead(request)
         tokens = known * self._uncached_share(standing)
         departures = self._departures(count, tokens + fresh, standing)
+        if departures and request is not None:
+            self.lengths.refresh(standing.running, standing.steps_total)
         seat_s = self.departures_s(departures, standing) * (1.0 + self.lengths.unsure)
         return max(seat_s, (self._missing(standing) + tokens) / view.rate) + fresh / view.rate
 

@@ -8,10 +8,11 @@ from statistics import NormalDist
 from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import Odds, OutputLengths, Survival, bucket_of
+from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.parts import POINTS, Part, added, part_of
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
+from servekit.scheduler.survival import Odds, Survival, bucket_of
 
 KEEP_STEPS, KEEP_STEPS_TIGHT = 128, 16
 """So long a prediction for those that run is good for, where blocks are many and where they are
@@ -122,6 +123,8 @@ class Predicted(Greedy):
     And p is an estimate, which is off by as much for all requests of a kind: while few answers are
     known that is most of the error, and it does not average out. Its standard errors are added up.
 
+    Where there is room for everybody at its longest, nothing is kept free, nor worked out.
+
     What is wrong with all that is seen in the end: with each request that is preempted a little
     more is kept free, and with each that ends a little less, so that in the long run as many are
     as `BUDGET` says, or fewer (Gibbs and Candes 2021).
@@ -130,6 +133,7 @@ class Predicted(Greedy):
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
         super().__init__(settings, lengths)
         self.lengths = lengths
+        self.longest = settings.max_model_len
         self.risk = 1.0 - settings.scheduler.reserve_quantile
         self.points: list[int] = []
         self.quantiles: list[float] = []
@@ -159,6 +163,9 @@ class Predicted(Greedy):
         shared."""
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
+        if (len(running) + 1) * kv.blocks_for(self.longest, filling=True) <= kv.num_free:
+            self._forget()
+            return 0
         ahead = request.limit - len(request.tokens)
         tight = kv.num_free < 2 * self.last + kv.settings.num_blocks // 16
         stale = not 0 <= step - self.since < (KEEP_STEPS_TIGHT if tight else KEEP_STEPS)
@@ -176,6 +183,11 @@ class Predicted(Greedy):
             worst = self.worst[request.id] = self._worst(part)
         self.last = worst
         return worst
+
+    def _forget(self) -> None:
+        self.last = 0
+        self.points.clear()
+        self.parts.clear()
 
     def seated(self, request: Request) -> None:
         if not self.points:

@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servekit.scheduler.lengths import (
-    BUCKETS,
-    EDGES,
-    FEW,
-    FEW_STEPS,
-    MAX_CLASSES,
-    OutputLengths,
-    bucket_of,
-)
+from servekit.scheduler.lengths import FEW, FEW_STEPS, MAX_CLASSES, OutputLengths
 from servekit.scheduler.request import Request
+from servekit.scheduler.survival import BUCKETS, EDGES, bucket_of
 
 
 def answer(id, length, *, max_tokens=4000, finish="stop", prompt=100, **more):
