@@ -8,9 +8,9 @@ from servekit.scheduler.leap import Leap
 from servekit.scheduler.ledger import Ledger
 from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.pace import Pace
+from servekit.scheduler.predicted import RESERVES
 from servekit.scheduler.prompts import Prompts
 from servekit.scheduler.request import Request, State
-from servekit.scheduler.reserve import RESERVES
 from servekit.scheduler.running import Running
 from servekit.scheduler.settings import Settings
 from servekit.scheduler.shortage import Shortage

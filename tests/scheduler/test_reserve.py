@@ -6,8 +6,8 @@ import pytest
 from servekit.scheduler.groups import KvSettings
 from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.lengths import OutputLengths
+from servekit.scheduler.predicted import BUDGET, KEEP_STEPS, KEEP_STEPS_TIGHT, RESERVES
 from servekit.scheduler.request import Request
-from servekit.scheduler.reserve import BUDGET, KEEP_STEPS, KEEP_STEPS_TIGHT, RESERVES
 from servekit.scheduler.settings import Settings
 from tests.conftest import tiny_config
 from tests.scheduler.fake_executor import FakeExecutor, drain, make_scheduler, request, step
