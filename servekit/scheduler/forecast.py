@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, inf, log
 from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
@@ -88,6 +88,10 @@ class Forecast:
             standing.reserve.blocks(request, standing.running, kv, step)
         fresh = self._uncached(request, standing)
         return self._ttft_s(request, fresh, standing)
+
+    def alone_s(self, request: Request, standing: Standing) -> float:
+        """Seconds to its first token if nobody else were here; uncorrected."""
+        return self._uncached(request, standing) / self.pace.rate(0, 0.0, inf)
 
     def typical(self, standing: Standing) -> float | None:
         """Of a request like those that came, if one came now; None where nothing is known.
@@ -217,8 +221,3 @@ def _ended(survival: Survival, done: int, limit: int, steps: float) -> float:
     if done + steps >= limit:
         return 1.0
     return 1.0 - survival.beyond(done + steps) / survival.beyond(done)
-
-
-def jittered(seconds: float, id: int) -> float:
-    """At least a second, and up to half as much again, so that not all come back at once."""
-    return max(1.0, seconds) * (1.0 + 0.5 * ((id * 0.6180339887498949) % 1.0))
