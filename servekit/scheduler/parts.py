@@ -45,4 +45,4 @@ def added(parts: Sequence[Part]) -> Part:
     if not parts:
         return Part(*([[0.0] * POINTS] * 4))
     columns = (zip(*lists, strict=True) for lists in zip(*parts, strict=True))
-    return Part(*([sum(column) for column in each] for each in columns))
+    return Part(*(list(map(sum, each)) for each in columns))
