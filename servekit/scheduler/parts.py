@@ -44,5 +44,7 @@ def part_of(
 def added(parts: Sequence[Part]) -> Part:
     if not parts:
         return Part(*([[0.0] * POINTS] * 4))
-    columns = (zip(*lists, strict=True) for lists in zip(*parts, strict=True))
-    return Part(*(list(map(sum, each)) for each in columns))
+    columns: list[list[float]] = [
+        list(map(sum, zip(*lists, strict=True))) for lists in zip(*parts, strict=True)
+    ]
+    return Part(*columns)
