@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from servekit.config.compose import load
 from servekit.config.schema import Config
-from servekit.simulator.compare import compare
+from servekit.simulator.compare import Option, compare
 from servekit.simulator.pages.reasons import reasons
 from servekit.simulator.record import Report, Run, Served
 from servekit.simulator.report import report
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
 
 def gap(*words: str, requests: int, seeds: Sequence[int] = (1,)) -> Gap:
     names = ("static", "continuous")
-    options = [(name, configured(f"scheduler={name}", *words)) for name in names]
+    options = [Option(name, configured(f"scheduler={name}", *words)) for name in names]
     found = compare("scheduler", options, requests=requests, seeds=seeds)
     static, continuous = found.reports
     said = any("static leaves" in why and "seats empty" in why for why in reasons(found))

@@ -139,7 +139,7 @@ def read(path: Path) -> Iterator[Step]:
         if not line.strip():
             continue
         try:
-            step = _step(json.loads(line))
+            step = _step(json.loads(line, parse_int=float))  # of any number of digits
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 return

@@ -1,6 +1,7 @@
 """What happens step by step, as columns: a run has millions of steps."""
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -70,6 +71,38 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.at) + len(self.pending)
+
+
+@dataclass(slots=True)
+class Lookups:
+    """What the prefix cache found and missed of prompts, in all, after each step that seated some.
+
+    `tokens` are those of FOUND, then of each reason in `reasons`.
+    """
+
+    reasons: tuple[str, ...] = ()
+    at: "array[float]" = field(default_factory=_doubles)
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, at: float, found: int, missed: Iterable[tuple[str, int]]) -> None:
+        """The totals so far; `missed` has the same reasons each time."""
+        reasons, tokens = zip(*missed, strict=True)
+        self.reasons = reasons
+        self.at.append(at)
+        self.tokens.append((found, *tokens))
+
+    def between(self, low: float, high: float, *, last: bool = False) -> dict[str, int]:
+        """Of those seated from `low` on and before `high`, or with `last` at `high` too."""
+        if not self.at:
+            return {}
+        none = (0,) * len(self.tokens[0])
+        places = bisect_left(self.at, low), (bisect_right if last else bisect_left)(self.at, high)
+        before, after = (self.tokens[place - 1] if place else none for place in places)
+        names = (FOUND, *self.reasons)
+        return {name: b - a for name, a, b in zip(names, before, after, strict=True)}
+
+
+FOUND = "found"
 
 
 class SeatState(IntEnum):

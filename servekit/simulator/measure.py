@@ -2,25 +2,25 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from servekit.config.targets import SloConfig
-from servekit.simulator.record import Run, Served
+from servekit.simulator.columns import FOUND
+from servekit.simulator.record import End, Run, Served
+from servekit.simulator.samples import PERCENTILES, Sample, latency, rate, sample, share
 from servekit.simulator.slices import Slice, edges, slices
 from servekit.simulator.statistics import (
     BATCHES,
     growth,
-    mean,
     percentile,
     warm_up,
     weighted_percentiles,
 )
 
-PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 OBSERVATIONS = 400
 """Of how full the system is, evenly over the arrivals, from which the warm-up is told."""
 TIMES: dict[str, Callable[[Served], float | None]] = {
@@ -30,13 +30,6 @@ TIMES: dict[str, Callable[[Served], float | None]] = {
     "queue": lambda one: one.queue_s,
 }
 """Of a request, seconds; None: it has none."""
-
-
-class Sample(NamedTuple):
-    """A number of one run, and of each of its batches; NaN where nothing was seen."""
-
-    whole: float
-    batches: list[float]
 
 
 @dataclass(slots=True)
@@ -52,6 +45,8 @@ class Measured:
     """Of each latency, how many."""
     slope: tuple[float, float] = (math.nan, math.nan)
     """Of the number that waits, a second, and its standard error."""
+    promised: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each target, how many it is for, and how many of them were late."""
     counted: list[Served] = field(default_factory=list)
     """Those that came in that time."""
 
@@ -66,6 +61,7 @@ def measure(run: Run, since: float = 0.0) -> Measured:
     _rates(run, measured)
     _steps(run, measured)
     _requests(run, measured)
+    _lookups(run, measured)
     return measured
 
 
@@ -73,6 +69,8 @@ def window(run: Run) -> tuple[float, float]:
     """From the end of the warm-up to the last arrival.
 
     Where all come at once it is a job and no traffic: nothing is warm-up, and all of it counts.
+    Half of the requests count whenever they came: after a burst most of the time may be warm-up to
+    which nearly all of them belong.
     """
     last = max((one.at for one in run.served), default=0.0)
     if last == min((one.at for one in run.served), default=0.0):
@@ -85,7 +83,8 @@ def window(run: Run) -> tuple[float, float]:
             place = bisect_left(at, (index + 1) * width) - 1
             if place >= 0 and at[place] >= index * width:
                 present[index] += copy.steps.running[place] + copy.steps.waiting[place]
-    return warm_up(present) * width, last
+    middle = sorted(one.at for one in run.served)[len(run.served) // 2]
+    return min(warm_up(present) * width, middle), last
 
 
 def is_good(one: Served, slo: SloConfig) -> bool:
@@ -105,44 +104,30 @@ def _latencies(run: Run, measured: Measured) -> None:
     for name, time_of in TIMES.items():
         values = [time for one in measured.counted if (time := time_of(one)) is not None]
         measured.seen[name] = len(values)
-        for key, sample in _latency(values).items():
-            measured.samples[f"{name}.{key}"] = sample
-    for target, share in _targets(run.config.slo):
-        promised = [
-            time
-            for one in measured.counted
-            if one.slo_class == "interactive" and (time := TIMES[target](one)) is not None
-        ]
-        measured.samples[f"target.{target}"] = _sample(promised, partial(_unsorted, share=share))
+        for key, found in latency(values).items():
+            measured.samples[f"{name}.{key}"] = found
+    slo = run.config.slo
+    for name, target_ms in (("ttft", slo.ttft_ms), ("tpot", slo.tpot_ms)):
+        if target_ms is not None:
+            _target(name, target_ms / 1000, slo.percentile / 100, measured)
     _gaps(run, measured)
+
+
+def _target(name: str, target_s: float, share: float, measured: Measured) -> None:
+    """Of class interactive. Who left has waited for a first token as long as that took."""
+    values = []
+    for one in measured.counted:
+        time = TIMES[name](one)
+        if name == "ttft" and one.end == "left" and one.finished_at is not None:
+            time = one.finished_at - one.at
+        if time is not None and one.slo_class == "interactive":
+            values.append(time)
+    measured.samples[f"target.{name}"] = sample(values, partial(_unsorted, share=share))
+    measured.promised[name] = len(values), sum(value > target_s for value in values)
 
 
 def _unsorted(values: Sequence[float], share: float) -> float:
     return percentile(sorted(values), share)
-
-
-def _targets(slo: SloConfig) -> list[tuple[str, float]]:
-    share = slo.percentile / 100
-    wanted = {"ttft": slo.ttft_ms, "tpot": slo.tpot_ms}
-    return [(name, share) for name, target in wanted.items() if target is not None]
-
-
-def _latency(values: list[float]) -> dict[str, Sample]:
-    parts = [sorted(values), *map(sorted, _batches(values))]
-    found = {"mean": [mean(part) for part in parts]}
-    for key, share in PERCENTILES.items():
-        found[key] = [percentile(part, share) for part in parts]
-    return {key: Sample(whole, batches) for key, (whole, *batches) in found.items()}
-
-
-def _sample(values: list[float], summary: Callable[[Sequence[float]], float]) -> Sample:
-    return Sample(summary(values), [summary(part) for part in _batches(values)])
-
-
-def _batches(values: list[float]) -> list[list[float]]:
-    """In the order in which they came."""
-    bounds = [len(values) * index // BATCHES for index in range(BATCHES + 1)]
-    return [values[low:high] for low, high in pairwise(bounds)]
 
 
 def _gaps(run: Run, measured: Measured) -> None:
@@ -172,11 +157,11 @@ def _gaps(run: Run, measured: Measured) -> None:
 def _rates(run: Run, measured: Measured) -> None:
     """What came, and what was served, a second."""
     start, end = measured.start, measured.end
-    ended = [
-        one
-        for one in run.served
-        if one.end == "finished" and one.finished_at and start <= one.finished_at <= end
-    ]
+    gone: dict[End, list[Served]] = {"finished": [], "refused": [], "left": [], "unfinished": []}
+    for one in run.served:
+        if one.finished_at is not None and start <= one.finished_at <= end:
+            gone[one.end].append(one)
+    ended = gone["finished"]
     good = [one for one in ended if is_good(one, run.config.slo)]
     came = [(one.at, 1) for one in measured.counted]
     each = {
@@ -186,20 +171,11 @@ def _rates(run: Run, measured: Measured) -> None:
             (one.finished_at or 0.0, one.prompt_tokens + one.output_tokens) for one in ended
         ],
         "goodput_per_s": [(one.finished_at or 0.0, 1) for one in good],
+        "refused_per_s": [(one.finished_at or 0.0, 1) for one in gone["refused"]],
+        "left_per_s": [(one.finished_at or 0.0, 1) for one in gone["left"]],
     }
     for key, events in each.items():
         measured.samples[key] = rate(events, start, end)
-
-
-def rate(events: Iterable[tuple[float, int]], start: float, end: float) -> Sample:
-    """Of events, each with a time in between and how much it counts: the sum a second."""
-    width = (end - start) / BATCHES
-    if width <= 0:
-        return Sample(math.nan, [])
-    sums = [0.0] * BATCHES
-    for at, amount in events:
-        sums[min(BATCHES - 1, int((at - start) / width))] += amount
-    return Sample(sum(sums) / (end - start), [total / width for total in sums])
 
 
 def _steps(run: Run, measured: Measured) -> None:
@@ -213,21 +189,17 @@ def _steps(run: Run, measured: Measured) -> None:
     measured.slope = growth(times, [part.waiting_s / max(part.wall_s, 1e-9) for part in parts])
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
-
-
 STEPS: dict[str, Callable[[Slice], float]] = {
-    "output_tokens_per_s": lambda part: _share(part.output_tokens, part.wall_s),
-    "kv_mean_share": lambda part: _share(part.blocks_s, part.block_capacity_s),
-    "running": lambda part: _share(part.running_s, part.wall_s),
-    "waiting": lambda part: _share(part.waiting_s, part.wall_s),
-    "batch_tokens": lambda part: _share(part.decodes + part.prompt_tokens, part.steps),
-    "batch_decodes": lambda part: _share(part.decodes, part.steps),
-    "step_s": lambda part: _share(part.busy_s, part.steps),
-    "busy_share": lambda part: _share(part.busy_s, part.copy_s),
-    "empty_seat_share": lambda part: 1 - _share(part.running_s, part.seats_s),
-    "idle_seat_share": lambda part: _share(part.idle_seats_s, part.seats_s),
+    "output_tokens_per_s": lambda part: share(part.output_tokens, part.wall_s),
+    "kv_mean_share": lambda part: share(part.blocks_s, part.block_capacity_s),
+    "running": lambda part: share(part.running_s, part.wall_s),
+    "waiting": lambda part: share(part.waiting_s, part.wall_s),
+    "batch_tokens": lambda part: share(part.decodes + part.prompt_tokens, part.steps),
+    "batch_decodes": lambda part: share(part.decodes, part.steps),
+    "step_s": lambda part: share(part.steps_s, part.steps),
+    "busy_share": lambda part: share(part.busy_s, part.copy_s),
+    "empty_seat_share": lambda part: 1 - share(part.running_s, part.seats_s),
+    "idle_seat_share": lambda part: share(part.idle_seats_s, part.seats_s),
     "preemptions": lambda part: float(part.preempted),
 }
 
@@ -239,12 +211,27 @@ def _requests(run: Run, measured: Measured) -> None:
     taken = [float(is_good(one, slo)) for one in measured.counted if one.end != "refused"]
     seated = [one for one in measured.counted if one.admitted_at is not None]
     preempted = [float(one.preemptions > 0) for one in seated]
-    measured.samples["goodput_share"] = _sample(good, mean)
-    measured.samples["attained_share"] = _sample(taken, mean)
-    measured.samples["preempted_share"] = _sample(preempted, mean)
-    cached = [float(one.cached_tokens) for one in seated]
-    asked = [float(one.prompt_tokens) for one in seated]
-    pairs = zip(_batches(cached), _batches(asked), strict=True)
-    measured.samples["hit_share"] = Sample(
-        _share(sum(cached), sum(asked)), [_share(sum(hit), sum(all)) for hit, all in pairs]
-    )
+    measured.samples["goodput_share"] = sample(good)
+    ends: tuple[End, End] = ("refused", "left")
+    for end in ends:
+        went = [float(one.end == end) for one in measured.counted]
+        measured.samples[f"{end}_share"] = sample(went)
+    measured.samples["attained_share"] = sample(taken)
+    measured.samples["preempted_share"] = sample(preempted)
+
+
+def _lookups(run: Run, measured: Measured) -> None:
+    """Shares of the prompt tokens of those seated in the time that counts, by what the prefix cache
+    said of them; they add up to 1.
+    """
+    limits = edges(measured.start, measured.end, BATCHES)
+    parts: list[Counter[str]] = []
+    for low, high in pairwise(limits):
+        parts.append(Counter())
+        for copy in run.copies:
+            parts[-1].update(copy.lookups.between(low, high, last=high == limits[-1]))
+    whole = sum(parts, Counter[str]())
+    for name in (FOUND, *{reason: 0 for copy in run.copies for reason in copy.lookups.reasons}):
+        measured.samples["hit_share" if name == FOUND else f"miss.{name}"] = Sample(
+            share(whole[name], whole.total()), [share(part[name], part.total()) for part in parts]
+        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from servekit.config.schema import Config
-from servekit.simulator.columns import Gaps, Seats, Steps
+from servekit.simulator.columns import Gaps, Lookups, Seats, Steps
 
 End = Literal["finished", "refused", "left", "unfinished"]
 """`left`: the client had no first token within its patience; `unfinished`: the run ended first."""
@@ -69,10 +69,13 @@ class CopyRecord:
     """Computed once and, after a preemption, again."""
     padding_tokens: int = 0
     """Rows that fill a batch up to the size of a captured graph."""
+    swaps: int = 0
+    """Preempted requests whose blocks went to host memory."""
     accepted_drafts: int = 0
     drafts: int = 0
     misses: dict[str, int] = field(default_factory=dict)
     """Prompt tokens that were not found in the prefix cache, by why."""
+    lookups: Lookups = field(default_factory=Lookups)
 
 
 @dataclass(slots=True)
@@ -123,16 +126,34 @@ class Target(NamedTuple):
     percentile: float
     value: Estimate
     """Seconds at this percentile."""
+    n: int
+    """Requests that it is for, in all seeds together."""
+    late: int
+    """Of those, over the target."""
 
 
 class Tenant(NamedTuple):
     name: str
     weight: float
     output_tokens_per_s: float
+    """Those of all tenants add up to the report's."""
     served_per_s: float
     """Prompt and output tokens of what was served, a second."""
     p95_ttft_s: float
     requests: int
+
+
+class Class(NamedTuple):
+    """Requests of one priority and SLO class, in all seeds together."""
+
+    priority: int
+    slo_class: str
+    requests: int
+    finished: int
+    refused: int
+    left: int
+    queue: Latency
+    ttft: Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +205,8 @@ class Report:
     """Requests that came."""
     served_per_s: Estimate
     """Requests that finished."""
+    refused_per_s: Estimate
+    left_per_s: Estimate
     output_tokens_per_s: Estimate
     total_tokens_per_s: Estimate
     """Prompt and output tokens of what was served."""
@@ -193,6 +216,9 @@ class Report:
     """Of those that came."""
     attained_share: Estimate
     """Within the targets, of those that were not refused."""
+    refused_share: Estimate
+    """Of those that came."""
+    left_share: Estimate
 
     kv_mean_share: Estimate
     kv_max_share: float
@@ -221,9 +247,16 @@ class Report:
     """Requests that were preempted, of those seated."""
     wasted_share: Estimate
     """Tokens computed again, of all computed."""
+    preemptions: int
+    """All seeds together, the warm-up too; of these `swaps` to host memory."""
+    swaps: int
+    preempted_tokens: float
+    """That were computed of a request when it was preempted and not swapped, on average."""
     fairness: Estimate | None
     """Most over least that tenants were served, each over its weight; None with one tenant."""
     tenants: tuple[Tenant, ...]
+    classes: tuple[Class, ...]
+    """One or more, those that go first first."""
 
     saturated: bool
     """The queue grew, on balance: no rate of the run would go on for ever."""
@@ -241,6 +274,8 @@ class Report:
     """Where the seconds of a step come from, for a page."""
     cut: int = 0
     """Requests that were shortened to what the model holds."""
+    alike: int = 0
+    """Further seeds that changed nothing, as of a replayed trace; they count nowhere."""
 
 
 class Difference(NamedTuple):
@@ -263,5 +298,8 @@ class Comparison:
     reports: tuple[Report, ...]
     differences: tuple[tuple[Difference, ...], ...]
     """Of each report from the first; the first has none."""
+    highest: Mapping[str, str]
+    """Who is clearly above every other in a number, by the number."""
+    lowest: Mapping[str, str]
     runs: tuple[Run, ...]
     """Of the first seed, for pictures."""

@@ -72,7 +72,7 @@ class Replica:
         self.outstanding = 0
         self.gone: set[int] = set()
         """Left while a step was under way, which may still compute something for them."""
-        self.preempted = self.refused = 0
+        self.preempted = self.refused = self.asked = 0
 
     def watch(self, seats: SeatKeeper) -> None:
         """Write down the seats of the steps from now on."""
@@ -96,6 +96,8 @@ class Replica:
         else:
             now = self._leap(now, until)
         batch = self.scheduler.plan(now)
+        if self.scheduler.kv.query_tokens_total != self.asked:
+            self._look_up(now)
         if batch is None:
             self.flight = None
             self.wakes_at = self.leaving[0][0] if self.leaving and self.live else math.inf
@@ -132,6 +134,11 @@ class Replica:
         record.steps.add_all(zip(*columns, strict=False))
         record.padding_tokens += steps * self.executor.padding(rows)
         return ends[-1]
+
+    def _look_up(self, now: float) -> None:
+        kv = self.scheduler.kv
+        self.asked, missed = kv.query_tokens_total, kv.cache.misses.tokens
+        self.record.lookups.add(now, kv.hit_tokens_total, missed.items())
 
     def send(self, number: int, arrival: Arrival) -> None:
         """A request comes, at `arrival.at`.
@@ -256,4 +263,5 @@ class Replica:
         self.record.prefix_query_tokens = totals.prefix_query_tokens_total
         self.record.prefix_hit_tokens = totals.prefix_hit_tokens_total
         self.record.wasted_tokens = totals.preempted_tokens_total
+        self.record.swaps = totals.swaps_total
         self.record.misses = totals.prefix_miss_tokens_total

@@ -4,9 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Literal
 
 from servekit.config.schema import Config
-from servekit.simulator.measure import PERCENTILES, Measured, is_good, measure, rate
+from servekit.simulator.groups import classes, latency_of, merged, tenants
+from servekit.simulator.measure import Measured, is_good, measure
 from servekit.simulator.record import (
     CopyRecord,
     Estimate,
@@ -15,10 +17,10 @@ from servekit.simulator.record import (
     Run,
     Series,
     Target,
-    Tenant,
 )
+from servekit.simulator.samples import PERCENTILES
 from servekit.simulator.slices import edges, slices
-from servekit.simulator.statistics import CONFIDENCE_Z, estimate, mean, percentile
+from servekit.simulator.statistics import CONFIDENCE_Z, estimate, mean
 
 POINTS = 120
 """Of a curve over time."""
@@ -31,17 +33,37 @@ OVERLOAD = ("queue_full", "slo_unattainable")
 
 def report(name: str, runs: Sequence[Run]) -> Report:
     """Of runs of one configuration, one a seed, with as many requests each."""
-    return report_of(name, runs, [measure(run) for run in runs])
+    told = [runs[place] for place in telling([runs])]
+    return report_of(name, told, [measure(run) for run in told], alike=len(runs) - len(told))
 
 
-def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Report:
+def telling(options: Sequence[Sequence[Run]]) -> list[int]:
+    """Seeds that say something new of several configurations, one at least. A replayed trace mostly
+    is the same whatever the seed, and what is seen thrice alike is not surer.
+    """
+    found: list[int] = []
+    for place in range(len(options[0])):
+        if not any(
+            all(runs[place].served == runs[old].served for runs in options) for old in found
+        ):
+            found.append(place)
+    return found
+
+
+def report_of(
+    name: str, runs: Sequence[Run], seeds: Sequence[Measured], *, alike: int = 0
+) -> Report:
     """The same of runs that were measured already."""
     config = runs[0].config
     ends = Counter(one.end for run in runs for one in run.served)
     refused = Counter(one.code for run in runs for one in run.served if one.end == "refused")
     told = [one.retry_after_s for run in runs for one in run.served if one.retry_after_s]
     slope = queue_growth(seeds)
-    tenants, fairness = _tenants(config, runs, seeds)
+    each_tenant, fairness = tenants(config, runs, seeds)
+    copies = [copy for run in runs for copy in run.copies]
+    preempted = sum(sum(copy.steps.preempted) for copy in copies)
+    swaps = sum(copy.swaps for copy in copies)
+    wasted = sum(copy.wasted_tokens for copy in copies)
     numbers = {key: combined(seeds, key) for key in PLAIN}
     return Report(
         name=name,
@@ -57,12 +79,16 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         queue=_latency(seeds, "queue"),
         targets=_targets(config, seeds),
         **numbers,
-        kv_max_share=max(_kv_max(copy) for run in runs for copy in run.copies),
-        misses=_misses(runs),
+        kv_max_share=max(map(_kv_max, copies)),
+        misses=_misses(seeds),
         padding_share=_of_runs(runs, _padding),
         wasted_share=_of_runs(runs, _wasted),
+        preemptions=preempted,
+        swaps=swaps,
+        preempted_tokens=wasted / max(1, preempted - swaps),
         fairness=fairness,
-        tenants=tenants,
+        tenants=each_tenant,
+        classes=classes(seeds),
         saturated=_saturated(seeds, slope),
         queue_growth_per_s=slope,
         counts={end: ends[end] for end in ("finished", "refused", "left", "unfinished")},
@@ -70,12 +96,14 @@ def report_of(name: str, runs: Sequence[Run], seeds: Sequence[Measured]) -> Repo
         retry_after_s=median(told) if told else None,
         series=series(runs[0]),
         times=runs[0].times,
+        alike=alike,
         cut=sum(run.cut for run in runs),
     )
 
 
 PLAIN = (
     *("offered_per_s", "served_per_s", "output_tokens_per_s", "total_tokens_per_s"),
+    *("refused_per_s", "left_per_s", "refused_share", "left_share"),
     *("goodput_per_s", "goodput_share", "attained_share", "kv_mean_share", "hit_share"),
     *("running", "waiting", "batch_tokens", "batch_decodes", "step_s", "busy_share"),
     *("empty_seat_share", "idle_seat_share", "preempted_share"),
@@ -85,25 +113,27 @@ PLAIN = (
 
 def combined(seeds: Sequence[Measured], key: str) -> Estimate:
     """Of a sample that each seed has."""
-    samples = [seed.samples[key] for seed in seeds]
-    batches = [value for sample in samples for value in sample.batches]
-    return estimate([sample.whole for sample in samples], batches)
+    return merged([seed.samples[key] for seed in seeds])
 
 
 def _latency(seeds: Sequence[Measured], name: str) -> Latency:
-    parts = {key: combined(seeds, f"{name}.{key}") for key in ("mean", *PERCENTILES)}
-    return Latency(**parts, n=sum(seed.seen[name] for seed in seeds))
+    keys = ("mean", *PERCENTILES)
+    parts = [{key: seed.samples[f"{name}.{key}"] for key in keys} for seed in seeds]
+    return latency_of(parts, sum(seed.seen[name] for seed in seeds))
 
 
 def _targets(config: Config, seeds: Sequence[Measured]) -> tuple[Target, ...]:
     slo = config.slo
+    names: tuple[tuple[Literal["ttft", "tpot"], float | None], ...] = (
+        ("ttft", slo.ttft_ms),
+        ("tpot", slo.tpot_ms),
+    )
     found = []
-    if slo.ttft_ms is not None:
-        value = combined(seeds, "target.ttft")
-        found.append(Target("ttft", slo.ttft_ms / 1000, slo.percentile, value))
-    if slo.tpot_ms is not None:
-        value = combined(seeds, "target.tpot")
-        found.append(Target("tpot", slo.tpot_ms / 1000, slo.percentile, value))
+    for name, target_ms in names:
+        if target_ms is not None:
+            value = combined(seeds, f"target.{name}")
+            n, late = (sum(seed.promised[name][place] for seed in seeds) for place in (0, 1))
+            found.append(Target(name, target_ms / 1000, slo.percentile, value, n, late))
     return tuple(found)
 
 
@@ -128,47 +158,11 @@ def _kv_max(copy: CopyRecord) -> float:
     return max(copy.steps.blocks_used, default=0) / copy.blocks_total
 
 
-def _misses(runs: Sequence[Run]) -> dict[str, float]:
-    asked = sum(copy.prefix_query_tokens for run in runs for copy in run.copies)
-    missed: Counter[str] = Counter()
-    for run in runs:
-        for copy in run.copies:
-            missed.update(copy.misses)
-    return {why: tokens / asked for why, tokens in missed.items() if tokens}
-
-
-def _tenants(
-    config: Config, runs: Sequence[Run], seeds: Sequence[Measured]
-) -> tuple[tuple[Tenant, ...], Estimate | None]:
-    """Each tenant, and the most over the least that any got, over its weight."""
-    names = sorted({one.tenant for run in runs for one in run.served})
-    weights = config.scheduler.tenant_weights
-    found, rates = [], []
-    for name in names:
-        weight = weights.get(name, 1.0)
-        tokens, output, waits, count = [], [], [], 0
-        for run, seed in zip(runs, seeds, strict=True):
-            mine = [one for one in run.served if one.tenant == name]
-            ends = [(one.finished_at or 0.0, one) for one in mine if one.end == "finished"]
-            ends = [(at, one) for at, one in ends if seed.start <= at <= seed.end]
-            every = [(at, one.prompt_tokens + one.output_tokens) for at, one in ends]
-            tokens.append(rate(every, seed.start, seed.end))
-            said = [(at, one.output_tokens) for at, one in ends]
-            output.append(rate(said, seed.start, seed.end).whole)
-            waits += [one.ttft_s for one in mine if one.ttft_s is not None]
-            count += len(mine)
-        rates.append([sample.whole / weight for sample in tokens])
-        served = mean([sample.whole for sample in tokens])
-        p95 = percentile(sorted(waits), 0.95)
-        found.append(Tenant(name, weight, mean(output), served, p95, count))
-    if len(names) < 2:
-        return tuple(found), None
-    ratios = [_ratio(seed) for seed in zip(*rates, strict=True)]
-    return tuple(found), estimate(ratios, ratios)
-
-
-def _ratio(rates: Sequence[float]) -> float:
-    return max(rates) / min(rates) if min(rates) > 0 else math.nan
+def _misses(seeds: Sequence[Measured]) -> dict[str, float]:
+    keys = {key: 0 for seed in seeds for key in seed.samples if key.startswith("miss.")}
+    looked = [seed for seed in seeds if seed.samples.keys() >= keys.keys()]
+    shares = {key.removeprefix("miss."): combined(looked, key).value for key in keys}
+    return {why: part for why, part in shares.items() if part > 0}
 
 
 def queue_growth(seeds: Sequence[Measured]) -> Estimate:

@@ -3,7 +3,7 @@
 import gc
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
@@ -30,12 +30,13 @@ def simulate(
     step_time: StepTime | None = None,
     foreseen: bool = False,
     arrivals: Source | None = None,
+    ended: Callable[[], None] | None = None,
 ) -> Run:
     """The first `requests` of the configuration's workload through its scheduler, to the end.
 
     `step_time` None: as `spec.latency` has it. The scheduler knows only that model either way, and
     corrects it by the steps that it sees, as the engine's does. `arrivals` None: those of the
-    workload by the seed.
+    workload by the seed. `ended` is called at the end of each request.
     With `foreseen` each request's max_tokens is the length of its answer; without, answers end
     when they end. The same arguments give the same run. Raises DoesNotFit where no block of cache
     is left, NotBuilt for layers that the engine does not run.
@@ -43,7 +44,7 @@ def simulate(
     started = time.perf_counter()
     if arrivals is None:
         arrivals = source(config.workload, max_model_len=config.model.max_model_len, seed=seed)
-    clients = Clients(arrivals, requests)
+    clients = Clients(arrivals, requests, ended)
     modelled = step_model(config)
     copies = _copies(config, modelled, step_time or modelled, seed, foreseen, clients)
     seats = SeatKeeper(config.scheduler.max_num_seqs)
@@ -58,7 +59,7 @@ def simulate(
         seconds=seconds,
         wall_s=time.perf_counter() - started,
         times=str(step_time) if step_time else f"modelled, ± {modelled.band:.0%}",
-        cut=arrivals.cut,
+        cut=clients.cut,
     )
 
 
@@ -121,14 +122,19 @@ def layout_of(config: Config) -> KvLayout:
 class Clients:
     """Everybody who comes: by themselves, or because of an answer."""
 
-    def __init__(self, arrivals: Source, requests: int) -> None:
+    def __init__(
+        self, arrivals: Source, requests: int, told: Callable[[], None] | None = None
+    ) -> None:
         self.arrivals = arrivals
+        self.told = told
         self.opening = iter(arrivals)
         self.left = requests
         self.coming: list[tuple[float, int, Arrival, bool]] = []
         """A heap; of those who come by themselves only the next."""
         self.order = count()
         self.served: list[Served | None] = []
+        self.cut = 0
+        """Of those who came, whose requests were shortened to what the model holds."""
         self._open()
 
     @property
@@ -141,12 +147,15 @@ class Clients:
         if opens:
             self._open()
         self.left -= 1
+        self.cut += arrival.is_cut
         self.served.append(None)
         return len(self.served) - 1, arrival
 
     def ended(self, number: int, arrival: Arrival, served: Served, now: float) -> None:
         """Note it, and ask the workload who comes because of it."""
         self.served[number] = served
+        if self.told is not None:
+            self.told()
         if served.end == "finished":
             after = self.arrivals.answered(arrival, now)
         elif served.end == "unfinished":

@@ -11,7 +11,9 @@ from servekit.simulator.record import CopyRecord, Run
 
 @dataclass(slots=True)
 class Slice:
-    """Sums over the steps that ended in it; `..._s` are multiplied with the seconds they lasted."""
+    """Sums over the steps that ended in it; `..._s` are multiplied with the seconds that steps
+    lasted, of each as much as lies in the slice.
+    """
 
     wall_s: float = 0.0
     """How long it is."""
@@ -19,6 +21,8 @@ class Slice:
     """The same for each copy, summed."""
     busy_s: float = 0.0
     steps: int = 0
+    steps_s: float = 0.0
+    """How long those took that ended in it, whenever they began."""
     decodes: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -57,22 +61,36 @@ def slices(run: Run, limits: Sequence[float]) -> list[Slice]:
 
 def _slice(copy: CopyRecord, low: float, high: float, seats: int) -> Slice:
     steps = copy.steps
-    part = slice(bisect_right(steps.at, low), bisect_right(steps.at, high))
-    seconds, running, waiting = steps.seconds[part], steps.running[part], steps.waiting[part]
+    first, last = bisect_right(steps.at, low), bisect_right(steps.at, high)
+    ended, reached = slice(first, last), slice(first, last + 1)  # one may go on beyond `high`
+    seconds = _inside(steps.at[reached], steps.seconds[reached], low, high)
+    running, waiting = steps.running[reached], steps.waiting[reached]
     empty = zip(running, waiting, seconds, strict=True)
     busy = sum(seconds)
     return Slice(
         copy_s=high - low,
         busy_s=busy,
-        steps=len(seconds),
-        decodes=sum(steps.decodes[part]),
-        prompt_tokens=sum(steps.prompt_tokens[part]),
-        output_tokens=sum(steps.output_tokens[part]),
-        preempted=sum(steps.preempted[part]),
+        steps=last - first,
+        steps_s=sum(steps.seconds[ended]),
+        decodes=sum(steps.decodes[ended]),
+        prompt_tokens=sum(steps.prompt_tokens[ended]),
+        output_tokens=sum(steps.output_tokens[ended]),
+        preempted=sum(steps.preempted[ended]),
         running_s=sum(map(mul, running, seconds)),
         waiting_s=sum(map(mul, waiting, seconds)),
-        blocks_s=sum(map(mul, steps.blocks_used[part], seconds)),
+        blocks_s=sum(map(mul, steps.blocks_used[reached], seconds)),
         block_capacity_s=copy.blocks_total * (high - low),
         seats_s=seats * busy,
         idle_seats_s=sum((seats - sat) * lasted for sat, waits, lasted in empty if waits),
     )
+
+
+def _inside(
+    ends: Sequence[float], seconds: Sequence[float], low: float, high: float
+) -> list[float]:
+    """How much of each step lies between; only the first may begin before, the last end after."""
+    found = list(seconds)
+    for place in {0, len(found) - 1} if found else ():
+        began = ends[place] - seconds[place]
+        found[place] = max(0.0, min(ends[place], high) - max(began, low))
+    return found

@@ -14,6 +14,9 @@ how sure a number of the whole is (batch means)."""
 CONFIDENCE_Z = 1.959963984540054
 """Of the normal distribution, two-sided 95 %."""
 
+DOUBT = 0.05
+"""Chance below which something is not taken for chance."""
+
 SMALL_T = (math.nan, 12.706, 4.303)
 """Student's t at 95 % for 0, 1 and 2 degrees of freedom, where the expansion is too far off."""
 
@@ -107,6 +110,26 @@ def warm_up(values: Sequence[float]) -> int:
         if index <= len(groups) // 2 and error <= best:
             best, cut = error, index
     return 5 * cut
+
+
+def fewest(share: float) -> int:
+    """Values of which at least one lies above this percentile, but for a chance of `DOUBT`.
+
+    Of fewer even the largest is no bound for it (Wilks 1941): 59 for p95, 299 for p99.
+    """
+    return math.ceil(math.log(DOUBT) / math.log(share))
+
+
+def chance(above: int, count: int, share: float) -> float:
+    """That so many of `count` values or more lie above their percentile (binomial)."""
+    logs = math.log(1 - share), math.log(share)
+    whole = math.lgamma(count + 1)
+
+    def exactly(number: int) -> float:
+        ways = whole - math.lgamma(number + 1) - math.lgamma(count - number + 1)
+        return math.exp(ways + number * logs[0] + (count - number) * logs[1])
+
+    return math.fsum(map(exactly, range(above, count + 1)))
 
 
 def growth(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:

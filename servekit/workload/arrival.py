@@ -34,6 +34,8 @@ class Arrival(NamedTuple):
     """Requests of the conversation before this one."""
     prefix: int | None = None
     """Which of the shared starts it has; None: of its own."""
+    is_cut: bool = False
+    """It was longer than the model holds."""
 
     @property
     def prompt(self) -> list[int]:

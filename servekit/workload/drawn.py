@@ -73,7 +73,6 @@ class Drawn:
     def __init__(self, work: WorkloadConfig, *, max_model_len: int, seed: int) -> None:
         anew = said_anew(work)
         self.turns = work.turns
-        self.cut = 0
         self._limit = max_model_len
         self._prefix_tokens = work.shared_prefix_tokens
         self._prefixes = Zipf(work.shared_prefixes)
@@ -90,9 +89,11 @@ class Drawn:
 
     def opening(self, session: int, at: float) -> Arrival:
         """The first request of a conversation."""
-        prompt, output = self._cut(
-            self._first.of(self._draw_prompt(session)), self._output.of(self._draw_output(session))
+        asked = (
+            self._first.of(self._draw_prompt(session)),
+            self._output.of(self._draw_output(session)),
         )
+        prompt, output = cut(*asked, self._limit)
         client = self._clients.of(session)
         prefix = None
         shared = min(self._prefix_tokens, prompt - 1)
@@ -102,7 +103,7 @@ class Drawn:
             runs = ((2 * prefix, shared), *runs)
         return Arrival(
             at, prompt, output, runs, next(self._tokens), client.tenant, client.priority,
-            client.slo_class, session, 0, prefix,
+            client.slo_class, session, 0, prefix, (prompt, output) != asked,
         )  # fmt: skip
 
     def following(self, before: Arrival, at: float) -> Arrival | None:
@@ -117,16 +118,10 @@ class Drawn:
         if said + 2 > self._limit:
             return None
         new = self._later.of(self._draw_prompt(before.session, turn))
-        output = self._output.of(self._draw_output(before.session, turn))
-        prompt, output = self._cut(said + new, output)
+        asked = said + new, self._output.of(self._draw_output(before.session, turn))
+        prompt, output = cut(*asked, self._limit)
         runs = grown(before, prompt, next(self._tokens))
         return before._replace(
             at=at, prompt_tokens=prompt, output_tokens=output, runs=runs,
-            answer=next(self._tokens), turn=turn,
+            answer=next(self._tokens), turn=turn, is_cut=(prompt, output) != asked,
         )  # fmt: skip
-
-    def _cut(self, prompt: int, output: int) -> tuple[int, int]:
-        if prompt + output <= self._limit:
-            return prompt, output
-        self.cut += 1
-        return cut(prompt, output, self._limit)

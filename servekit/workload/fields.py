@@ -68,8 +68,12 @@ def _number(value: object, name: str) -> float:
         raise ValueError(f"{name} is {_shown(value)}, not a number")
     try:
         number = float(value)
-    except (ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"{name} is {_shown(value)}, which is too large") from None
+    except ValueError:
         raise ValueError(f"{name} is {_shown(value)}, not a number") from None
+    if math.isinf(number) and any(letter.isdigit() for letter in str(value)):
+        raise ValueError(f"{name} is {_shown(value)}, which is too large")
     if not math.isfinite(number):
         raise ValueError(f"{name} is {_shown(value)}, not a number")
     return number

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
+from servekit.config.describe import nearest
 from servekit.errors import ConfigError
 from servekit.workload import fields
 from servekit.workload.trace import Builder, Row
@@ -87,7 +88,11 @@ def _mooncake(entry: dict[str, Any], builder: Builder, _: int) -> Iterator[Row]:
 
 
 def _own(entry: dict[str, Any], builder: Builder, _: int) -> Iterator[Row]:
-    """What `write_trace` writes; keys that are not there or null say nothing."""
+    """What `write_trace` writes; keys that are not there or null say nothing, and no others are
+    known: one that is misspelt would say nothing too.
+    """
+    if not entry.keys() <= set(OWN_KEYS):
+        raise ValueError(_unknown(entry))
     given = {name: value for name, value in entry.items() if value is not None}
     prompt = fields.tokens(entry["input_tokens"], "input_tokens")
     blocks: tuple[str | int, ...] = ()
@@ -109,6 +114,19 @@ def _own(entry: dict[str, Any], builder: Builder, _: int) -> Iterator[Row]:
         priority=None if number is None else fields.priority(number, "priority"),
         slo_class=None if slo_class is None else fields.slo_class(slo_class, "slo_class"),
     )
+
+
+OWN_KEYS = (
+    *("arrival_s", "input_tokens", "output_tokens", "session_id", "prefix_hashes", "block_size"),
+    *("tenant", "priority", "slo_class"),
+)
+
+
+def _unknown(entry: dict[str, Any]) -> str:
+    name = next(name for name in entry if name not in OWN_KEYS)
+    meant = nearest(name, [key for key in OWN_KEYS if key not in entry])
+    rest = f"; did you mean {meant}?" if meant else f"; there are {', '.join(OWN_KEYS)}"
+    return f"{ascii(name)[:60]} is no key of this format{rest}"
 
 
 def _blocks(value: object, name: str, prompt: int, size: int) -> tuple[str | int, ...]:
@@ -161,7 +179,15 @@ def _parsed(text: str) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except (json.JSONDecodeError, _NoNumber):
+        raise
+    except ValueError:  # of more digits than Python reads
+        raise ValueError("a number in it is too large") from None
+
+
+class _NoNumber(ValueError):
+    pass
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    raise _NoNumber(f"{name} is not a number")

@@ -18,7 +18,6 @@ class Recorded:
     def __init__(
         self, trace: Trace, work: WorkloadConfig, *, max_model_len: int, seed: int
     ) -> None:
-        self.cut = 0
         self._trace = trace
         self._conversations = trace.conversations()
         self.turns = len(trace) / len(self._conversations)
@@ -58,7 +57,6 @@ class Recorded:
         trace = self._trace
         asked = trace.prompt_tokens[index], trace.output_tokens[index]
         prompt, output = cut(*asked, self._limit)
-        self.cut += (prompt, output) != asked
         client = self._client(index, session)
         return Arrival(
             at=at,
@@ -71,6 +69,7 @@ class Recorded:
             slo_class=client.slo_class,
             session=session,
             turn=before.turn + 1 if before else 0,
+            is_cut=(prompt, output) != asked,
         )
 
     def _client(self, index: int, session: int) -> Client:

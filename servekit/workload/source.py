@@ -26,8 +26,6 @@ class Content(Protocol):
 
     turns: float
     """Requests of a conversation, on average."""
-    cut: int
-    """Requests so far that were shortened."""
 
     def opening(self, session: int, at: float) -> Arrival:
         """The first request of a conversation."""
@@ -63,11 +61,6 @@ class Source:
         self._arrivals = replayed
         self._think_s = work.think_s
         self._draw_think = Draws(seed, "think").at
-
-    @property
-    def cut(self) -> int:
-        """Requests so far that were shortened to what the model holds."""
-        return self._content.cut
 
     def __iter__(self) -> Iterator[Arrival]:
         """Those not yet taken that come by themselves, in order of time."""

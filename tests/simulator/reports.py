@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from servekit.config.schema import Config
 from servekit.simulator.columns import Gaps, Seats, SeatState, Steps
 from servekit.simulator.pages.metrics import METRICS, Metric
 from servekit.simulator.record import (
+    Class,
     Comparison,
     CopyRecord,
     Difference,
@@ -28,6 +29,11 @@ def about(value: float, share: float = 0.05) -> Estimate:
 
 def latency(p50: float) -> Latency:
     return Latency(about(1.2 * p50), about(p50), about(3 * p50), about(5 * p50), 6000)
+
+
+def target(name: Literal["ttft", "tpot"], value: Estimate, n: int = 6000, late: int = 0) -> Target:
+    """At p95: a second to the first token, 50 ms for each after it."""
+    return Target(name, {"ttft": 1.0, "tpot": 0.05}[name], 95.0, value, n, late)
 
 
 SERIES = Series(
@@ -53,16 +59,20 @@ PLAIN = Report(
     e2e=latency(2.3),
     queue=latency(0.002),
     targets=(
-        Target("ttft", 1.0, 95.0, about(0.113)),
-        Target("tpot", 0.05, 95.0, about(0.013)),
+        target("ttft", about(0.113)),
+        target("tpot", about(0.013)),
     ),
     offered_per_s=about(8.0),
     served_per_s=about(7.95),
+    refused_per_s=Estimate(0.0, 0.0, 0.0),
+    left_per_s=Estimate(0.0, 0.0, 0.0),
     output_tokens_per_s=about(1678.0),
     total_tokens_per_s=about(10919.0),
     goodput_per_s=about(7.9),
     goodput_share=Estimate(0.988, 0.981, 0.995),
     attained_share=Estimate(0.988, 0.981, 0.995),
+    refused_share=Estimate(0.0, 0.0, 0.0),
+    left_share=Estimate(0.0, 0.0, 0.0),
     kv_mean_share=about(0.22),
     kv_max_share=0.41,
     hit_share=about(0.31),
@@ -78,8 +88,12 @@ PLAIN = Report(
     padding_share=about(0.02),
     preempted_share=about(0.001),
     wasted_share=about(0.0005),
+    preemptions=6,
+    swaps=0,
+    preempted_tokens=800.0,
     fairness=None,
     tenants=(),
+    classes=(Class(0, "interactive", 6000, 5980, 0, 0, latency(0.002), latency(0.031)),),
     saturated=False,
     queue_growth_per_s=Estimate(0.0, -0.1, 0.1),
     counts={"finished": 5980, "refused": 0, "left": 0, "unfinished": 20},
@@ -170,7 +184,10 @@ def comparison(config: Config) -> Comparison:
     rule = config.scheduler.model_copy(update={"policy": "static"})
     static = config.model_copy(update={"scheduler": rule})
     runs = (run(static, static=True), run(config, static=False))
-    return Comparison("scheduler", ("static", "continuous"), (slow, fast), ((), differences), runs)
+    names = "static", "continuous"
+    more = {each.key: names[each.estimate.value > 0] for each in differences if each.is_clear}
+    less = {key: names[name == "static"] for key, name in more.items()}
+    return Comparison("scheduler", names, (slow, fast), ((), differences), more, less, runs)
 
 
 def apart(metric: Metric, first: Report, second: Report) -> Difference:

@@ -47,6 +47,10 @@ def log(path: Path, *, noise: float = 0.0, count: int = 400, slow: int = 0) -> P
     return path
 
 
+def number_of(digits: int) -> str:
+    return f'{{"decodes": {"9" * digits}, "context": 1, "prefill": [], "seconds": 1}}'
+
+
 @pytest.mark.parametrize("slow", [0, 8], ids=["clean", "a slow start"])
 def test_step_times_come_back_from_a_log_of_them(tmp_path: Path, slow: int) -> None:
     model = calibrate(log(tmp_path / "steps", slow=slow))
@@ -208,6 +212,8 @@ def test_a_log_that_ends_in_the_middle_of_a_line_is_read_up_to_it(tmp_path: Path
             "3 different numbers of decodes are needed, it has 1",
         ),
         (lambda lines: ["{}", *lines], "line 1 is not a step"),
+        (lambda lines: [number_of(400), *lines], "line 1 is not a step"),
+        (lambda lines: [number_of(5000), *lines], "a number is negative or none"),
         (lambda lines: [lines[0].replace('"seconds": ', '"seconds": -'), *lines], "line 1"),
     ],
 )

@@ -202,7 +202,7 @@ def test_targets_are_drawn_where_they_are_set(config: Config) -> None:
 def test_requests_end_in_time_late_or_not_at_all(config: Config) -> None:
     made = run(config, static=True)
     made.served[0] = made.served[0]._replace(end="refused", first_token_at=None)
-    counts = ended(made)
+    counts = ended(made, 0.0)
     assert counts["refused"] == 1
     assert counts["late"] == sum((each.ttft_s or 0) > 1.0 for each in made.served)
     assert sum(counts.values()) == len(made.served)
@@ -211,4 +211,10 @@ def test_requests_end_in_time_late_or_not_at_all(config: Config) -> None:
 def test_nobody_waits_for_class_batch_so_it_is_never_late(config: Config) -> None:
     made = run(config, static=True)
     made.served = [one._replace(slo_class="batch") for one in made.served]
-    assert ended(made)["in time"] == len(made.served)
+    assert ended(made, 0.0)["in time"] == len(made.served)
+
+
+def test_who_came_while_it_warmed_up_is_not_among_those_who_ended(config: Config) -> None:
+    made = run(config, static=True)
+    made.served = [one._replace(at=float(place)) for place, one in enumerate(made.served)]
+    assert sum(ended(made, 20.0).values()) == len(made.served) - 20

@@ -21,27 +21,39 @@ from servekit.simulator.pages.reasons import best, reasons
 from servekit.simulator.pages.report_json import comparison_json, report_json
 from servekit.simulator.pages.sparkline import LEVELS, sparkline
 from servekit.simulator.pages.verdict import HEADLINES, advice, of_target, verdict
-from servekit.simulator.record import Comparison, Difference, Estimate, Report, Target, Tenant
-from tests.simulator.reports import PLAIN, about, comparison, latency, report
+from servekit.simulator.record import (
+    Class,
+    Comparison,
+    Estimate,
+    Report,
+    Target,
+    Tenant,
+)
+from tests.simulator.reports import PLAIN, about, comparison, latency, report, target
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulate.md"
 NOTHING = Estimate(math.nan, math.nan, math.nan)
-LATE = (Target("ttft", 1.0, 95.0, about(12.0)), Target("tpot", 0.05, 95.0, about(0.03)))
-CLOSE = (Target("ttft", 1.0, 95.0, about(1.01)),)
+LATE = (target("ttft", about(12.0)), target("tpot", about(0.03)))
+CLOSE = (target("ttft", about(1.01)),)
 COUNTS = {"finished": 5000, "refused": 900, "left": 100, "unfinished": 0}
+REFUSING: dict[str, Any] = {
+    "counts": COUNTS, "served_per_s": about(6.7), "refused_share": about(0.15),
+    "refused_per_s": about(1.2), "left_share": about(0.0125), "left_per_s": about(0.1),
+}  # fmt: skip
 
 REPORTS: dict[str, Report] = {
     "meets": PLAIN,
     "served": report(targets=()),
     "unsure": report(targets=CLOSE),
+    "too_few": report(targets=(target("ttft", about(0.1), n=20),)),
     "misses": report(targets=LATE),
-    "sheds": report(counts=COUNTS, refused={"slo_unattainable": 900}, retry_after_s=12.3),
+    "sheds": report(**REFUSING, refused={"slo_unattainable": 900}, retry_after_s=12.3),
     "saturated": report(saturated=True, queue_growth_per_s=about(5.3), targets=LATE),
     "nothing": report(
         counts={"finished": 0, "refused": 10, "left": 0, "unfinished": 0},
         **{f"{name}_share": NOTHING for name in ("goodput", "attained", "hit", "kv_mean")},
         **{name: latency(math.nan) for name in ("ttft", "tpot", "itl", "e2e", "queue")},
-        targets=(Target("ttft", 1.0, 95.0, NOTHING),),
+        targets=(target("ttft", NOTHING, n=0),),
     ),
 }
 
@@ -86,28 +98,66 @@ def test_times_of_minutes_still_fit_80_columns_without_a_cell_cut(config: Config
         (Estimate(0.9, 0.85, 0.99), "meets"),
         (Estimate(1.2, 1.01, 1.3), "misses"),
         (Estimate(0.9, 0.8, 1.1), "unsure"),
-        (Estimate(0.9, math.nan, math.nan), "meets"),
-        (NOTHING, "misses"),
+        (Estimate(0.9, math.nan, math.nan), "too_few"),
     ],
 )
 def test_a_target_is_met_when_the_whole_interval_is_within(value: Estimate, said: str) -> None:
-    assert of_target(Target("ttft", 1.0, 95.0, value)) == said
+    assert of_target(target("ttft", value)) == said
+
+
+@pytest.mark.parametrize(
+    ("n", "late", "said"),
+    [
+        *((58, 0, "too_few"), (59, 0, "meets")),
+        *((0, 0, "too_few"), (1, 0, "too_few"), (1, 1, "too_few")),
+        *((2, 2, "misses"), (20, 3, "too_few"), (20, 4, "misses")),
+    ],
+)
+def test_of_a_handful_only_a_miss_that_is_no_chance_is_told(n: int, late: int, said: str) -> None:
+    assert of_target(target("ttft", about(0.5), n, late)) == said
+    assert of_target(target("ttft", NOTHING, n, late)) == said.replace("meets", "too_few")
+
+
+def test_how_many_requests_would_tell_is_said() -> None:
+    one = report(targets=(target("ttft", about(0.5), n=1),))
+    assert verdict(one).why == (
+        "time to first token: 1 request counts, and to tell a p95 takes 59: more --requests or "
+        "--seeds would"
+    )
 
 
 def test_a_growing_queue_is_the_verdict_even_where_targets_are_still_met() -> None:
-    growing = report(saturated=True, queue_growth_per_s=about(0.5))
+    growing = report(
+        saturated=True, queue_growth_per_s=about(2.49), offered_per_s=about(10.46),
+        served_per_s=about(7.95),
+    )  # fmt: skip
     assert verdict(growing).word == "saturated"
-    assert "the queue grows by 0.50 a second" in verdict(growing).why
+    assert verdict(growing).why == (
+        "10.5 requests/s come, 8.0 are served and 2.5 stay: the queue grows"
+    )
+
+
+def test_what_comes_is_served_refused_or_stays_and_the_numbers_add_up() -> None:
+    filling = report(
+        **REFUSING | {"served_per_s": about(21.7), "offered_per_s": about(30.1)},
+        saturated=True, queue_growth_per_s=about(1.53),
+    )  # fmt: skip
+    assert verdict(filling).why == (
+        "30.1 requests/s come, 21.7 are served, 1.2 (15.0 %) are refused, 0.1 leave and 7.1 stay: "
+        "1.5 in the queue, which grows, 5.6 with a seat"
+    )
 
 
 def test_a_full_system_that_refuses_and_keeps_its_promise_is_not_called_saturated() -> None:
-    shedding = report(saturated=True, counts=COUNTS)
+    shedding = report(**REFUSING, saturated=True)
     assert verdict(shedding).word == "sheds"
     assert verdict(shedding).why == "15.0 % of requests are refused; the others meet the targets"
-    near = report(saturated=True, counts=COUNTS, targets=CLOSE)
+    near = report(**REFUSING, saturated=True, targets=CLOSE)
     assert verdict(near).why.endswith("whether the others meet the targets is not sure")
-    late = report(saturated=True, counts=COUNTS, targets=LATE)
-    assert verdict(late).why.endswith("and 15.0 % are refused")
+    late = report(**REFUSING, saturated=True, targets=LATE)
+    assert verdict(late).why == (
+        "8.00 requests/s come, 6.70 are served, 1.20 (15.0 %) are refused and 0.10 leave"
+    )
 
 
 def test_static_batching_that_saturates_is_told_of_its_empty_seats() -> None:
@@ -145,6 +195,24 @@ def test_a_deployment_that_does_not_fit_is_told_of_it(config: Config) -> None:
     assert reasons(replace(both, runs=runs))[0] == f"continuous: {said}"
 
 
+def test_host_memory_that_was_not_used_is_told_with_what_it_would_have_cost() -> None:
+    def said(*words: str, **changes: Any) -> str:
+        return " ".join(advice(report(**changes), load(["+recipe=chat_llama8b", *words]).config))
+
+    assert said("kv.offload_gib=8") == (
+        "kv.offload_gib=8 was not used, and would not have paid: to copy the 800 tokens that a "
+        "preempted request had on average to the host and back takes 10.5 ms, to compute them "
+        "again in steps with others 9.57"
+    )
+    assert said("kv.offload_gib=0.01").startswith(
+        "kv.offload_gib=0.01 was not used: it has room for 5 blocks, the 800 tokens"
+    )
+    assert said("kv.offload_gib=8", swaps=1) == ""
+    assert said("kv.offload_gib=8", preemptions=0) == ""
+    assert said() == ""
+    assert "left in the prefix cache" in said("kv.offload_gib=8", preempted_tokens=50_000.0)
+
+
 def test_advice_names_words_that_compose(config: Config) -> None:
     """Every key=value in an advice is one that the configuration takes."""
     bad = report(
@@ -169,6 +237,15 @@ def test_requests_that_were_shortened_are_told(config: Config) -> None:
     assert "cut" not in "\n".join(lines(terminal.render(PLAIN, config, 140), 140))
 
 
+def test_refusals_are_compared_where_there_are_some(config: Config) -> None:
+    both = comparison(config)
+    refusing = replace(both, reports=(report(refused_share=about(0.2)), both.reports[1]))
+    shown = [lines(compare_page.render(each, config, 120), 120) for each in (both, refusing)]
+    rows = [[line for line in page if "refused, share of all" in line] for page in shown]
+    assert rows[0] == []
+    assert "20.0" in rows[1][0].split()
+
+
 def test_nothing_is_advised_to_what_is_well(config: Config) -> None:
     assert advice(PLAIN, config) == []
     assert "What to try" not in "\n".join(lines(terminal.render(PLAIN, config, 100), 100))
@@ -178,7 +255,7 @@ def test_what_meets_a_target_is_told_where_the_table_has_another_number(config: 
     """Of class batch, for whom no target is, the table has the latencies too."""
     shown = " ".join(lines(terminal.render(report(targets=LATE), config, 100), 100))
     assert "targets are for class interactive: its time to first token p95 12,000 ms" in shown
-    same = (Target("ttft", 1.0, 95.0, PLAIN.ttft.p95),)
+    same = (target("ttft", PLAIN.ttft.p95),)
     shown = " ".join(lines(terminal.render(report(targets=same), config, 100), 100))
     assert "class interactive" not in shown
 
@@ -192,6 +269,37 @@ def test_tenants_have_a_table_where_there_are_several(config: Config) -> None:
     assert "most over least served" not in shown
     assert "(none)" in shown
     assert "Tenants" not in "\n".join(lines(terminal.render(PLAIN, config, 80), 80))
+
+
+def several(count: int) -> Report:
+    return report(
+        classes=tuple(
+            Class(priority, name, 3000, 2900, 99, 1, latency(0.002), latency(0.031))
+            for priority in range(count)
+            for name in ("interactive", "batch")
+        )
+    )
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_classes_have_a_table_where_there_are_several(width: int, config: Config) -> None:
+    shown = lines(terminal.render(several(2), config, width), width)
+    first = next(place for place, line in enumerate(shown) if line.startswith("Classes"))
+    assert shown[first + 1].split()[:6] == [
+        *("priority", "class", "requests", "finished", "refused", "left")
+    ]
+    assert shown[first + 3].split()[:6] == ["0", "batch", "3,000", "2,900", "99", "1"]
+    assert ("queue p50" in shown[first + 1]) == (width == 140)
+    assert max(map(len, shown)) <= width
+    assert "Classes" not in "\n".join(lines(terminal.render(PLAIN, config, width), width))
+
+
+def test_of_many_classes_the_page_has_the_first_and_json_has_all(config: Config) -> None:
+    shown = "\n".join(lines(terminal.render(several(20), config, 120), 120))
+    assert "28 more in --json" in shown
+    found = report_json(several(20), config)["classes"]
+    assert [one["priority"] for one in found] == [place // 2 for place in range(40)]
+    assert found[1]["ttft_ms"]["p95"]["value"] == pytest.approx(93.0)
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=300), st.integers(1, 120))
@@ -251,6 +359,8 @@ def many(config: Config, count: int) -> Comparison:
         names=tuple(f"of_{place}" for place in range(count)),
         reports=tuple(both.reports[place > 0] for place in range(count)),
         differences=tuple(both.differences[place > 0] for place in range(count)),
+        highest={key: "of_1" for key, name in both.highest.items() if name == "continuous"},
+        lowest={key: "of_1" for key, name in both.lowest.items() if name == "continuous"},
         runs=tuple(both.runs[place > 0] for place in range(count)),
     )
 
@@ -265,31 +375,19 @@ def test_more_options_than_there_is_room_for_are_in_several_tables(config: Confi
 
 
 def test_a_long_name_is_folded_and_its_numbers_are_whole(config: Config) -> None:
-    long = replace(many(config, 2), names=("a_name_of_forty_letters_" + "x" * 16, "y" * 40))
+    names = ("a_name_of_forty_letters_" + "x" * 16, "y" * 40)
+    long = replace(comparison(config), names=names, highest={"output_tokens_per_s": "y" * 40})
     shown = "\n".join(lines(compare_page.render(long, config, 80), 80))
     assert "…" not in shown
     assert "★\N{NO-BREAK SPACE}1,000" in shown
 
 
-def test_the_best_is_clear_of_every_other_and_not_only_of_the_first(config: Config) -> None:
-    both = many(config, 3)
-    gains = {"of_1": (5.0, 4.0, 6.0), "of_2": (9.0, 7.0, 11.0)}
-
-    def with_gains(key: str, of: dict[str, tuple[float, float, float]]) -> Comparison:
-        found = tuple(
-            (Difference(key, Estimate(*gain), 0.1, is_clear=True),) for gain in of.values()
-        )
-        return replace(both, differences=((), *found))
-
-    clear = with_gains("goodput_per_s", gains)
-    assert best(clear, "goodput_per_s", "higher") == "of_2"
-    assert best(clear, "goodput_per_s", "lower") == "of_0"
-    assert best(clear, "goodput_per_s", "neither") is None
-    assert best(clear, "served_per_s", "higher") is None
-    near = with_gains("goodput_per_s", {**gains, "of_2": (7.0, 5.5, 8.5)})
-    assert best(near, "goodput_per_s", "higher") is None
-    unknown = with_gains("goodput_per_s", {**gains, "of_2": (9.0, math.nan, math.nan)})
-    assert best(unknown, "goodput_per_s", "higher") is None
+def test_the_best_has_most_or_least_as_is_better(config: Config) -> None:
+    both = replace(many(config, 3), highest={"waiting": "of_1"}, lowest={"waiting": "of_2"})
+    assert best(both, "waiting", "higher") == "of_1"
+    assert best(both, "waiting", "lower") == "of_2"
+    assert best(both, "waiting", "neither") is None
+    assert best(both, "running", "higher") is None
 
 
 def test_empty_seats_are_no_reason_where_batching_is_continuous(config: Config) -> None:

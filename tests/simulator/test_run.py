@@ -81,6 +81,15 @@ def test_steps_of_a_copy_do_not_overlap_and_account_for_every_token(run: Run) ->
     assert taken <= asked - cached + wasted
 
 
+@pytest.mark.parametrize("arrivals", ["open", "closed"])
+def test_no_more_requests_are_cut_than_came(arrivals: str) -> None:
+    words = (
+        *("model.max_model_len=200", "workload.prompt_tokens=1000", "workload.prompt_cv=0"),
+        *(f"workload.arrivals={arrivals}", "workload.concurrency=7"),
+    )
+    assert run_of(*words, requests=50).cut == 50
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = run_of(*SHORT_OF_BLOCKS), run_of(*SHORT_OF_BLOCKS)
     assert first.served == second.served
@@ -91,6 +100,12 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_small_cache_preempts() -> None:
     run = run_of(*SHORT_OF_BLOCKS)
     assert sum(one.preemptions for one in run.served) == sum(run.copies[0].steps.preempted) > 0
+
+
+def test_what_is_swapped_to_the_host_is_counted() -> None:
+    slow = ("hardware.bf16_tflops=20", "kv.offload_gib=4")
+    run = run_of(*SHORT_OF_BLOCKS, *slow)
+    assert 0 < run.copies[0].swaps <= sum(run.copies[0].steps.preempted)
 
 
 def test_one_seat_waits_as_theory_says() -> None:

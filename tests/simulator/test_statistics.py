@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servekit.simulator.statistics import (
+    chance,
     estimate,
+    fewest,
     growth,
     percentile,
     student,
@@ -76,6 +78,18 @@ def test_the_warm_up_ends_where_the_values_have_settled() -> None:
 def test_values_that_are_settled_from_the_start_lose_next_to_nothing() -> None:
     chance = random.Random(4)
     assert warm_up([chance.gauss(10, 1) for _ in range(400)]) <= 60
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 5), (0.9, 29), (0.95, 59), (0.99, 299)])
+def test_a_percentile_takes_as_many_as_make_one_beyond_it_sure(share: float, count: int) -> None:
+    assert fewest(share) == count
+    assert chance(1, count, share) >= 0.95 > chance(1, count - 1, share)
+
+
+def test_the_chance_of_so_many_is_that_of_the_binomial_distribution() -> None:
+    assert chance(0, 20, 0.95) == pytest.approx(1)
+    assert chance(4, 20, 0.95) == pytest.approx(0.0159, rel=1e-2)
+    assert chance(2, 2, 0.9) == pytest.approx(0.01)
 
 
 def test_growth_is_told_from_noise() -> None:

@@ -111,13 +111,13 @@ def test_closed_clients_take_the_next_conversation(tmp_path: Path) -> None:
     assert one.session == 0
 
 
-def test_requests_longer_than_the_model_are_cut_and_counted(tmp_path: Path) -> None:
+def test_requests_longer_than_the_model_are_cut_and_say_so(tmp_path: Path) -> None:
     work = declared(tmp_path, HASHED)
     requests = source(work, max_model_len=1105, seed=1)
     found = requests.first(9)
     assert [(a.prompt_tokens, a.output_tokens) for a in found] == [(1104, 1), (1100, 5), (1030, 5)]
     assert [len(prompt(a)) for a in found] == [1104, 1100, 1030]
-    assert requests.cut == 2
+    assert [a.is_cut for a in found] == [True, True, False]
 
 
 def test_moments_are_those_of_the_trace_at_its_speed(tmp_path: Path) -> None:

@@ -241,12 +241,22 @@ def test_any_workload_gives_requests_that_the_model_holds_in_order_of_time(
         assert all(0 <= token < 2**31 for token, _ in arrival.runs)
 
 
-def test_requests_that_were_cut_are_counted() -> None:
+def test_requests_that_were_cut_say_so() -> None:
     requests = of(prompt_tokens=100, prompt_cv=0.0, output_tokens=50, output_cv=0.0)
-    requests.first(5)
-    assert requests.cut == 0
+    assert not any(each.is_cut for each in requests.first(5))
     requests = of(
         max_model_len=120, prompt_tokens=100, prompt_cv=0.0, output_tokens=50, output_cv=0.0
     )
-    assert {(a.prompt_tokens, a.output_tokens) for a in requests.first(5)} == {(100, 20)}
-    assert requests.cut == 5
+    found = requests.first(5)
+    assert {(a.prompt_tokens, a.output_tokens, a.is_cut) for a in found} == {(100, 20, True)}
+
+
+def test_a_turn_that_was_cut_says_so() -> None:
+    requests = of(
+        max_model_len=200, turns=50.0, think_s=1.0, prompt_tokens=5000, prompt_cv=0.0,
+        output_tokens=50, output_cv=0.0,
+    )  # fmt: skip
+    (first,) = requests.first(1)
+    (second,) = requests.answered(first, 1.0)
+    assert (first.prompt_tokens, first.is_cut) == (51, False)
+    assert (second.prompt_tokens + second.output_tokens, second.is_cut) == (200, True)

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 from servekit.config.schema import Config
 from servekit.planner.prediction.prediction import Latencies, Percentiles, Sampled
-from servekit.simulator.measure import PERCENTILES, TIMES, Measured, Sample, measure
+from servekit.simulator.measure import TIMES, Measured, measure
 from servekit.simulator.record import Estimate
 from servekit.simulator.report import OVERLOAD, queue_growth
 from servekit.simulator.run import simulate
+from servekit.simulator.samples import PERCENTILES, Sample
 from servekit.simulator.statistics import BATCHES, estimate, mean, percentile
 
 SEED = 1

@@ -11,7 +11,7 @@ from servekit.layout import INDENT, bullets, grid, indent, section
 from servekit.simulator.pages.metrics import BY_KEY, NONE, Metric, half, number
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.tables import measured
-from servekit.simulator.pages.terminal import console, traffic
+from servekit.simulator.pages.terminal import alike, console, traffic
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, verdict
 from servekit.simulator.record import Comparison, Difference
 
@@ -19,6 +19,7 @@ COMPARED = (
     *("ttft.p50", "ttft.p95", "ttft.p99", "tpot.p50", "tpot.p95", "itl.p95", "itl.p99"),
     *("e2e.p95", "queue.p95", "queue.p99"),
     *("output_tokens_per_s", "served_per_s", "goodput_per_s", "goodput_share"),
+    *("refused_share", "left_share"),
     *("running", "batch_decodes", "step_s", "busy_share", "idle_seat_share", "padding_share"),
     *("preempted_share", "wasted_share", "fairness", "kv_mean_share", "hit_share"),
 )
@@ -35,14 +36,13 @@ def show(comparison: Comparison, config: Config) -> None:
 
 def render(comparison: Comparison, config: Config, width: int) -> RenderableType:
     """What is compared, a verdict each, the table, and why they differ; good from 80 columns."""
-    first = comparison.reports[0]
     what = Text.assemble((f"{comparison.key}: ", "bold"), (", ".join(comparison.names), "bold"))
     parts: list[RenderableType] = [what, Text(effort_of(comparison), style="dim")]
     parts += section("Verdicts", verdicts(comparison))
     tables: list[RenderableType] = []
     for table in table_of(comparison, width - INDENT):
         tables += [table, Text()]
-    parts += section(traffic(config, first), *tables)
+    parts += section(traffic_of(comparison, config), *tables)
     parts.append(indent(Text(legend(comparison), style="dim")))
     if why := reasons(comparison):
         parts += section("Why", bullets(why, mark="+", style="cyan"))
@@ -50,13 +50,31 @@ def render(comparison: Comparison, config: Config, width: int) -> RenderableType
 
 
 def effort_of(comparison: Comparison) -> str:
-    first, wall = comparison.reports[0], sum(report.wall_s for report in comparison.reports)
-    seeds = len(first.seeds)
+    reports, wall = comparison.reports, sum(report.wall_s for report in comparison.reports)
+    seeds, counts = len(reports[0].seeds), sorted({report.requests for report in reports})
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
+    many = " to ".join(f"{count:,}" for count in (counts[0], *counts[1:][-1:]))
+    same = "the same " if one_workload(comparison) else ""
+    times = dict.fromkeys(report.times for report in reports if report.times)
+    named = zip(comparison.names, reports, strict=True)
+    measured = ", ".join(times if len(times) < 2 else (f"{n}: {r.times}" for n, r in named))
     return (
-        f"simulated, not measured: the same {first.requests:,} requests through each, {each}, "
-        f"in {number(wall)} s" + (f"; step times: {first.times}" if first.times else "")
+        f"simulated, not measured: {same}{many} requests through each, {each}"
+        f"{alike(reports[0])}, in {number(wall)} s"
+        + (f"; step times: {measured}" if measured else "")
     )
+
+
+def one_workload(comparison: Comparison) -> bool:
+    """All met the same requests."""
+    first, *others = (run.config.workload for run in comparison.runs)
+    return all(other == first for other in others)
+
+
+def traffic_of(comparison: Comparison, config: Config) -> str:
+    if one_workload(comparison):
+        return traffic(config, comparison.reports[0])
+    return "Latency of workloads that differ"
 
 
 def legend(comparison: Comparison) -> str:
@@ -108,7 +126,8 @@ def compared(comparison: Comparison, places: list[int], banded: bool) -> Table:
     section = None
     for metric in map(BY_KEY.__getitem__, COMPARED):
         values = [metric.of(report) for report in comparison.reports]
-        if metric.section != "rate" and not any(found and found.value for found in values):
+        always = metric.section == "rate" and metric.key not in ("refused_share", "left_share")
+        if not always and not any(found and found.value for found in values):
             continue
         if section not in (None, metric.section):
             table.add_row()

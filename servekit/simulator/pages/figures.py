@@ -212,8 +212,8 @@ def rates(shown: Shown) -> Figure:
 
 
 def endings(shown: Shown) -> Figure:
-    """How the requests of the first seed ended, in percent of those that came."""
-    counted = [ended(run) for _, run, _ in shown]
+    """How the requests of the first seed ended, in percent of those that came after the warm-up."""
+    counted = [ended(run, report.warm_up_s) for _, run, report in shown]
     data = [
         {
             "type": "bar",
@@ -238,11 +238,13 @@ def endings(shown: Shown) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def ended(run: Run) -> dict[str, int]:
-    """Of a run, by ENDS; `late` is what finished outside the targets."""
+def ended(run: Run, start: float) -> dict[str, int]:
+    """Of those who came from `start` on, by ENDS; `late` is what finished outside the targets."""
     counts = {end: 0 for end, _ in ENDS}
     slo = run.config.slo
     for each in run.served:
+        if each.at < start:
+            continue
         if each.end == "finished":
             counts["in time" if is_good(each, slo) else "late"] += 1
         else:

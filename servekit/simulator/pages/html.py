@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from rich.table import Table
+
 from servekit.errors import ServekitError
-from servekit.simulator.pages.compare_page import BEST, COMPARED, apart, effort_of
+from servekit.simulator.pages.compare_page import BEST, COMPARED, apart, effort_of, traffic_of
 from servekit.simulator.pages.figures import Shown, distributions, endings, over_time, rates
 from servekit.simulator.pages.metrics import BY_KEY, METRICS, Metric, with_band
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.style import PAGE
+from servekit.simulator.pages.tables import classes_table, classes_title, tenants_table
 from servekit.simulator.pages.terminal import effort, subject, traffic
 from servekit.simulator.pages.timeline import (
     Figure,
@@ -24,7 +27,10 @@ from servekit.simulator.pages.timeline import (
     window_seats,
 )
 from servekit.simulator.pages.verdict import HEADLINES, STYLES, advice, ends, verdict
-from servekit.simulator.record import Comparison, Run
+from servekit.simulator.record import Comparison, Report, Run
+
+WIDE = 1000
+"""Columns that the terminal does not have."""
 
 
 class PageUnwritable(ServekitError):
@@ -85,6 +91,13 @@ def sections(shown: Shown, comparison: Comparison | None, figures: list[Figure])
     yield heading("Over time") + figure(figures, over_time(shown))
     yield heading("All numbers")
     yield compared(comparison) if comparison is not None else numbers(shown)
+    for name, _, report in shown:
+        if len(report.classes) > 1:
+            title = classes_title(report)
+            yield heading(f"{name}: {title}" if comparison is not None else title)
+            yield classes(report)
+        if len(report.tenants) > 1 and comparison is None:
+            yield heading("Tenants") + cells(tenants_table(report))
     if comparison is None and (said := advice(shown[0][2], shown[0][1].config)):
         yield heading("What to try") + bullets(said)
 
@@ -107,12 +120,12 @@ def head(shown: Shown, comparison: Comparison | None) -> Iterator[str]:
     name, run, report = shown[0]
     config = run.config
     if comparison is None:
-        how = effort(report)
+        what, how = traffic(config, report), effort(report)
         yield f"<h1>{escape(subject(report, config))}</h1>"
     else:
-        how = effort_of(comparison)
+        what, how = traffic_of(comparison, config), effort_of(comparison)
         yield f"<h1>{escape(config.name)}: {escape(comparison.key)} compared</h1>"
-    yield paragraph(f"{traffic(config, report)}; {how}.")
+    yield paragraph(f"{what}; {how}.")
     for name, _, report in shown:
         found = verdict(report)
         label = f"<b>{escape(name)}</b> " if comparison is not None else ""
@@ -147,6 +160,17 @@ def numbers(shown: Shown) -> str:
         if found is not None:
             rows.append([named(metric), *with_band(found)])
     return table(["", "", "±"], rows)
+
+
+def classes(report: Report) -> str:
+    return cells(classes_table(report, WIDE))
+
+
+def cells(shown: Table) -> str:
+    """A table of the terminal's page, as it is without a limit of width."""
+    columns = [[str(cell) for cell in column.cells] for column in shown.columns]
+    headings = [str(column.header) for column in shown.columns]
+    return table(headings, [list(row) for row in zip(*columns, strict=True)])
 
 
 def named(metric: Metric) -> str:

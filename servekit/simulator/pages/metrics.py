@@ -58,6 +58,8 @@ METRICS = (
     Metric("served_per_s", "served", "requests/s", 1, "higher", "rate"),
     Metric("goodput_per_s", "goodput", "requests/s", 1, "higher", "rate"),
     Metric("goodput_share", "goodput, share of all", "%", 100, "higher", "rate"),
+    Metric("refused_share", "refused, share of all", "%", 100, "neither", "rate"),
+    Metric("left_share", "left, share of all", "%", 100, "lower", "rate"),
     Metric("attained_share", "in time, of those accepted", "%", 100, "higher", "rate"),
     Metric("output_tokens_per_s", "output", "tokens/s", 1, "higher", "rate"),
     Metric("total_tokens_per_s", "prompts and output", "tokens/s", 1, "higher", "rate"),

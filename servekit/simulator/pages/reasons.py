@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.pages.verdict import unfit
-from servekit.simulator.record import Comparison, Difference, Estimate, Report
+from servekit.simulator.record import Comparison, Difference, Report
 
 ALIKE = 0.02
 """Relative difference below which two numbers are called the same."""
@@ -115,22 +115,9 @@ def share(reports: dict[str, Report], key: str, sentence: str) -> Iterator[str]:
 
 
 def best(comparison: Comparison, key: str, better: str) -> str | None:
-    """Who is clearly best in a number, by differences from the first, seed by seed.
-
-    The first is clear of another by the interval of that difference; two others are clear of each
-    other if the intervals of theirs do not meet.
-    """
-    nothing = Estimate(0.0, 0.0, 0.0)
-    found = [by_key(each).get(key) for each in comparison.differences[1:]]
-    if better == "neither" or not found or any(each is None for each in found):
-        return None
-    apart = [nothing, *(each.estimate for each in found if each is not None)]
-    if better == "lower":
-        apart = [Estimate(-each.value, -each.high, -each.low) for each in apart]
-    place = max(range(len(apart)), key=lambda each: apart[each].value)
-    rivals = [each for other, each in enumerate(apart) if other != place]
-    is_clear = all(apart[place].low > each.high for each in rivals)  # false where one is NaN
-    return comparison.names[place] if is_clear else None
+    """Who is clearly best in a number."""
+    found = {"higher": comparison.highest, "lower": comparison.lowest}
+    return found.get(better, {}).get(key)
 
 
 def by_key(differences: tuple[Difference, ...]) -> dict[str, Difference]:

@@ -8,10 +8,20 @@ from servekit.config.schema import Config
 from servekit.simulator.pages.metrics import BY_KEY, LATENCIES, METRICS, POINTS
 from servekit.simulator.pages.reasons import best, by_key, reasons
 from servekit.simulator.pages.verdict import advice, of_target, verdict
-from servekit.simulator.record import Comparison, Estimate, Report, Series, Target, Tenant
+from servekit.simulator.record import (
+    Class,
+    Comparison,
+    Estimate,
+    Latency,
+    Report,
+    Series,
+    Target,
+    Tenant,
+)
 
 RATES = (
-    *("offered_per_s", "served_per_s", "goodput_per_s", "goodput_share", "attained_share"),
+    *("offered_per_s", "served_per_s", "refused_per_s", "left_per_s", "goodput_per_s"),
+    *("goodput_share", "refused_share", "left_share", "attained_share"),
     *("output_tokens_per_s", "total_tokens_per_s"),
 )
 BATCH = (
@@ -29,12 +39,14 @@ def report_json(report: Report, config: Config) -> dict[str, Any]:
         "why": found.why,
         "name": report.name,
         "run": run_json(report),
-        "latency": {f"{name}_ms": latency(report, name) for name, _ in LATENCIES},
+        "latency": {f"{name}_ms": latency(getattr(report, name)) for name, _ in LATENCIES},
         "slo": [target_json(target) for target in report.targets],
         "throughput": {name: estimate(getattr(report, name)) for name in RATES},
         "batch": {
             **{name: estimate(getattr(report, name)) for name in BATCH},
             "step_ms": estimate(report.step_s, 1000),
+            "preemptions": report.preemptions,
+            "swaps": report.swaps,
         },
         "kv": {
             "mean_share": estimate(report.kv_mean_share),
@@ -44,6 +56,7 @@ def report_json(report: Report, config: Config) -> dict[str, Any]:
         },
         "fairness": None if report.fairness is None else estimate(report.fairness),
         "tenants": [tenant_json(tenant) for tenant in report.tenants],
+        "classes": [class_json(one) for one in report.classes],
         "saturation": {
             "saturated": report.saturated,
             "queue_growth_per_s": estimate(report.queue_growth_per_s),
@@ -62,6 +75,7 @@ def report_json(report: Report, config: Config) -> dict[str, Any]:
 def run_json(report: Report) -> dict[str, Any]:
     return {
         "seeds": list(report.seeds),
+        "seeds_alike": report.alike,
         "requests_per_seed": report.requests,
         "simulated_s": plain(report.simulated_s),
         "warm_up_s": plain(report.warm_up_s),
@@ -76,13 +90,14 @@ def target_json(target: Target) -> dict[str, Any]:
         "target": 1000 * target.target_s,
         "percentile": target.percentile,
         "simulated": estimate(target.value, 1000),
+        "n": target.n,
+        "late": target.late,
         "verdict": of_target(target),
     }
 
 
-def latency(report: Report, name: str) -> dict[str, Any]:
+def latency(found: Latency) -> dict[str, Any]:
     """Milliseconds."""
-    found = getattr(report, name)
     points = {point: estimate(getattr(found, point), 1000) for point in POINTS}
     return {**points, "n": found.n}
 
@@ -104,6 +119,19 @@ def tenant_json(tenant: Tenant) -> dict[str, Any]:
         "output_tokens_per_s": plain(tenant.output_tokens_per_s),
         "total_tokens_per_s": plain(tenant.served_per_s),
         "ttft_p95_ms": plain(tenant.p95_ttft_s, 1000),
+    }
+
+
+def class_json(one: Class) -> dict[str, Any]:
+    return {
+        "priority": one.priority,
+        "slo_class": one.slo_class,
+        "requests": one.requests,
+        "finished": one.finished,
+        "refused": one.refused,
+        "left": one.left,
+        "queue_ms": latency(one.queue),
+        "ttft_ms": latency(one.ttft),
     }
 
 

@@ -23,7 +23,7 @@ from servekit.simulator.pages.sparkline import sparkline
 from servekit.simulator.pages.verdict import of_target
 from servekit.simulator.record import Estimate, Report, Series, Target
 
-TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow"}
+TARGET_STYLES = {"meets": "green", "misses": "red", "unsure": "yellow", "too_few": "yellow"}
 LAYOUTS = ((POINTS, POINTS), (POINTS[1:], POINTS[1:]), (POINTS[1:], ("p95",)), (POINTS[1:], ()))
 """Columns of the latency table, and those with an interval; the first that there is room for."""
 LONGEST_CURVE = 80
@@ -79,13 +79,14 @@ def measured(table: Table) -> int:
 
 def target_cells(target: Target) -> list[str | Text]:
     said = of_target(target)
-    return [f"{1000 * target.target_s:,g}", Text(said, style=TARGET_STYLES[said])]
+    return [f"{1000 * target.target_s:,g}", Text(said.replace("_", " "), style=TARGET_STYLES[said])]
 
 
 def promised_line(report: Report) -> str:
     """What targets are compared with, where that is not in the table; else empty.
 
-    They are for class interactive: nobody waits for class batch.
+    They are for class interactive: nobody waits for class batch. The table has no time to first
+    token of who left.
     """
     said = []
     for target in report.targets:
@@ -95,7 +96,10 @@ def promised_line(report: Report) -> str:
         value, _ = with_band(Estimate(*(1000 * part for part in target.value)))
         if of_all is None or value != with_band(of_all)[0]:
             said.append(f"{dict(LATENCIES)[target.name]} {point} {value} ms")
-    return f"targets are for class interactive: its {', '.join(said)}" if said else ""
+    if not said:
+        return ""
+    left = ", with who left as having waited so long" if report.counts.get("left") else ""
+    return f"targets are for class interactive{left}: its {', '.join(said)}"
 
 
 def metric_table(report: Report, *sections: Section) -> Table:
@@ -113,9 +117,11 @@ def worth_a_row(metric: Metric, report: Report) -> bool:
     found = metric.of(report)
     if found is None:
         return False
-    if metric.key in ("queue_growth_per_s", "fairness"):
+    if metric.key == "queue_growth_per_s":
+        return report.saturated and found.value > 0
+    if metric.key == "fairness":
         return report.saturated
-    return metric.key != "padding_share" or found.value > 0
+    return metric.key not in ("padding_share", "refused_share", "left_share") or found.value > 0
 
 
 def misses_line(report: Report) -> str:
@@ -139,6 +145,42 @@ def tenants_table(report: Report) -> Table:
             number(1000 * tenant.p95_ttft_s),
         )
     return table
+
+
+MOST_CLASSES = 12
+"""That a page shows; a trace may have a priority for each request."""
+
+
+def classes_table(report: Report, width: int) -> Table:
+    """Milliseconds; with narrow pages only p95 of each."""
+    for points in (POINTS[1:], ("p95", "p99"), ("p95",)):
+        table = _classes(report, points)
+        if measured(table) <= width:
+            break
+    return table
+
+
+def _classes(report: Report, points: Sequence[str]) -> Table:
+    has_left = any(one.left for one in report.classes)
+    headings = ["priority", "class", "requests", "finished", "refused", *(["left"] * has_left)]
+    headings += [f"{name} {point}" for name in ("queue", "TTFT") for point in points]
+    table = grid(*headings, left=(1,))
+    for one in report.classes[:MOST_CLASSES]:
+        counts = (one.requests, one.finished, one.refused, *([one.left] * has_left))
+        times = [getattr(each, point) for each in (one.queue, one.ttft) for point in points]
+        table.add_row(
+            str(one.priority),
+            one.slo_class,
+            *(f"{count:,}" for count in counts),
+            *(number(1000 * time.value) for time in times),
+        )
+    return table
+
+
+def classes_title(report: Report) -> str:
+    rest = len(report.classes) - MOST_CLASSES
+    more = f"; {rest:,} more in --json" if rest > 0 else ""
+    return f"Classes, a lower priority goes first; ms{more}"
 
 
 def curves_table(series: Series, width: int) -> Table:

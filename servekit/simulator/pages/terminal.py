@@ -7,6 +7,8 @@ from servekit.config.schema import Config
 from servekit.layout import INDENT, bullets, indent, section
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.pages.tables import (
+    classes_table,
+    classes_title,
     curves_table,
     latency_table,
     metric_table,
@@ -40,6 +42,8 @@ def render(report: Report, config: Config, width: int) -> RenderableType:
         parts.append(indent(Text(why)))
     if len(report.tenants) > 1:
         parts += section("Tenants", tenants_table(report))
+    if len(report.classes) > 1:
+        parts += section(classes_title(report), classes_table(report, width - INDENT))
     if report.series.at:
         title = f"The first seed over {number(report.series.at[-1])} s"
         parts += section(title, curves_table(report.series, width - INDENT))
@@ -69,11 +73,16 @@ def effort(report: Report) -> str:
     seeds = len(report.seeds)
     each = f"{seeds} seeds of {report.requests:,} requests" if seeds > 1 else ""
     return (
-        f"simulated, not measured: {each or f'one seed of {report.requests:,} requests'}, "
+        f"simulated, not measured: {each or f'one seed of {report.requests:,} requests'}"
+        f"{alike(report)}, "
         f"{number(report.simulated_s)} s each, in {number(report.wall_s)} s; the first "
         f"{number(report.warm_up_s)} s are left out; ± is half of a 95 % interval"
         + (f"; step times: {report.times}" if report.times else "")
     )
+
+
+def alike(report: Report) -> str:
+    return f" ({report.alike} more changed nothing)" if report.alike else ""
 
 
 def traffic(config: Config, report: Report) -> str:

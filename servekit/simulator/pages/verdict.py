@@ -5,14 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from servekit.config.schema import Config
-from servekit.simulator.pages.metrics import NONE, number
+from servekit.simulator.pages.metrics import NONE, decimals, number
+from servekit.simulator.pages.offload import unused
 from servekit.simulator.record import Report, Target
+from servekit.simulator.statistics import DOUBT, chance, fewest
 from servekit.spec.memory import ledger
 
 HEADLINES = {
     "meets": "MEETS SLO",
     "served": "SERVED",
     "unsure": "UNSURE",
+    "too_few": "TOO FEW REQUESTS",
     "sheds": "REFUSES",
     "misses": "MISSES SLO",
     "saturated": "SATURATED",
@@ -22,6 +25,7 @@ STYLES = {
     "meets": "green",
     "served": "green",
     "unsure": "yellow",
+    "too_few": "yellow",
     "sheds": "yellow",
     "misses": "red",
     "saturated": "red",
@@ -44,12 +48,15 @@ class Verdict:
 
 
 def of_target(target: Target) -> str:
-    """`meets`, `misses`, or `unsure` where the target lies inside the interval."""
-    value, low, high = target.value
-    if math.isnan(value):
-        return "misses"
-    if math.isnan(low) or math.isnan(high):
-        low = high = value
+    """`meets`, `misses`, or `unsure` where the target lies inside the interval.
+
+    `too_few`: of so few requests even the slowest says nothing about such a percentile, unless more
+    of them were late than are by chance where it is met.
+    """
+    _, low, high = target.value
+    part = target.percentile / 100
+    if math.isnan(low) or target.n < fewest(part):
+        return "misses" if chance(target.late, target.n, part) < DOUBT else "too_few"
     if high <= target.target_s:
         return "meets"
     return "misses" if low > target.target_s else "unsure"
@@ -61,18 +68,18 @@ def verdict(report: Report) -> Verdict:
         return Verdict("nothing", f"of {total(report):,} requests none was answered")
     found = [(target, of_target(target)) for target in report.targets]
     said = {each for _, each in found}
-    refused = share(report, "refused")
+    refused = report.refused_share.value
     keeps = found and "misses" not in said and refused >= NOTABLE
     if report.saturated and (grows(report) or not keeps):
         return Verdict("saturated", growth(report))
     if keeps:
         doubt = "whether the others meet the targets is not sure"
-        rest = doubt if "unsure" in said else "the others meet the targets"
+        rest = doubt if said & {"unsure", "too_few"} else "the others meet the targets"
         return Verdict("sheds", f"{number(100 * refused)} % of requests are refused; {rest}")
-    for word in ("misses", "unsure"):
+    for word in ("misses", "too_few", "unsure"):
         worst = next((target for target, each in found if each == word), None)
         if worst is not None:
-            return Verdict(word, sentence(worst, word))
+            return Verdict(word, sentence(worst, word, report.alike))
     if refused >= NOTABLE:
         return Verdict("sheds", f"{number(100 * refused)} % of requests are refused")
     rate = f"{number(report.served_per_s.value)} requests/s served"
@@ -86,35 +93,57 @@ def total(report: Report) -> int:
     return sum(report.counts.values())
 
 
-def share(report: Report, end: str) -> float:
-    return report.counts.get(end, 0) / max(1, total(report))
-
-
 def grows(report: Report) -> bool:
     """The queue itself, by more than noise."""
     return report.queue_growth_per_s.low > 0
 
 
 def growth(report: Report) -> str:
-    rest = f"{number(100 * share(report, 'refused'))} % are refused"
-    if grows(report):
-        rest = f"the queue grows by {number(report.queue_growth_per_s.value)} a second"
-    return (
-        f"{number(report.offered_per_s.value)} requests/s come, "
-        f"{number(report.served_per_s.value)} are served, and {rest}"
+    """Where all that come in a second are: numbers that add up, to the digits that are shown."""
+    came = report.offered_per_s.value
+    digits = decimals(came)
+    served, refused, left = (
+        round(each.value, digits)
+        for each in (report.served_per_s, report.refused_per_s, report.left_per_s)
     )
+    said = [f"{number(came, digits)} requests/s come", f"{number(served, digits)} are served"]
+    if refused:
+        percent = number(100 * report.refused_share.value)
+        said.append(f"{number(refused, digits)} ({percent} %) are refused")
+    if left:
+        said.append(f"{number(left, digits)} leave")
+    stay = round(came, digits) - served - refused - left
+    if grows(report) and stay > 0:
+        said.append(f"{number(stay, digits)} stay{where(report, stay, digits)}")
+    return f"{', '.join(said[:-1])} and {said[-1]}"
 
 
-def sentence(target: Target, word: str) -> str:
+def where(report: Report, stay: float, digits: int) -> str:
+    """In the queue, but for what a batch takes in that still fills."""
+    queue = round(report.queue_growth_per_s.value, digits)
+    if queue >= FULL * stay:
+        return ": the queue grows"
+    seated = number(stay - queue, digits)
+    return f": {number(queue, digits)} in the queue, which grows, {seated} with a seat"
+
+
+def sentence(target: Target, word: str, alike: int) -> str:
+    more = "a longer trace" if alike else "more --requests or --seeds"
     percentile, limit = f"p{target.percentile:g}", f"{number(1000 * target.target_s)} ms"
     value, low, high = target.value
+    if word == "too_few":
+        counted = "1 request counts" if target.n == 1 else f"{target.n:,} requests count"
+        return (
+            f"{TARGETS[target.name]}: {counted}, and to tell a {percentile} takes "
+            f"{fewest(target.percentile / 100):,}: {more} would"
+        )
     if math.isnan(value):
         return f"{TARGETS[target.name]}: no request has one; the target is {limit}"
     if word == "unsure":
         between = f"{number(1000 * low)} to {number(1000 * high)} ms"
         return (
-            f"{TARGETS[target.name]}: {percentile} is {between}, the target {limit}; more "
-            "--requests or --seeds would tell"
+            f"{TARGETS[target.name]}: {percentile} is {between}, the target {limit}; {more} "
+            "would tell"
         )
     times = f"{number(value / target.target_s)} times the target of {limit}"
     return f"{TARGETS[target.name]}: {percentile} is {number(1000 * value)} ms, {times}"
@@ -135,7 +164,9 @@ def advice(report: Report, config: Config) -> list[str]:
         found.append(slow_tokens(report, config))
     if report.preempted_share.value >= NOTABLE or report.wasted_share.value >= NOTABLE:
         found.append(preemptions(report, config))
-    left = share(report, "left")
+    if (said := unused(report, config)) is not None:
+        found.append(said)
+    left = report.left_share.value
     if left >= NOTABLE:
         patience = f"{config.workload.patience_s or 0:g} s"
         found.append(f"{number(100 * left)} % of clients left after {patience} without an answer")
@@ -210,7 +241,7 @@ def ends(report: Report) -> str:
     """How requests ended, in words; refusals by code."""
     said = [f"{count:,} {end}" for end, count in report.counts.items() if count]
     codes = ", ".join(f"{code} {count:,}" for code, count in report.refused.items())
-    text = ", ".join(said) or NONE
+    text = f"in all {', '.join(said) or NONE}"
     if codes:
         text += f" (refused: {codes})"
     if report.retry_after_s is not None:
