@@ -42,6 +42,8 @@ class Gap(NamedTuple):
 
     ratio: float
     """Output a second of continuous over that of static."""
+    expected: float
+    """The same by arithmetic, were there as many seats in both."""
     explained: bool
     """The comparison says that static leaves seats empty."""
     static: Report
@@ -55,7 +57,21 @@ def gap(*words: str, requests: int, seeds: Sequence[int] = (1,)) -> Gap:
     static, continuous = found.reports
     said = any("static leaves" in why and "seats empty" in why for why in reasons(found))
     ratio = continuous.output_tokens_per_s.value / static.output_tokens_per_s.value
-    return Gap(ratio, said, static, continuous)
+    return Gap(ratio, expected_gap(found.runs[0]), said, static, continuous)
+
+
+def expected_gap(static: Run) -> float:
+    """A batch lasts as long as the largest of its answers, and seats that are filled again as long
+    as the mean one; prompts take their time either way (Amdahl).
+    """
+    seats = static.config.scheduler.max_num_seqs
+    lengths = [one.output_tokens for one in static.served]
+    batches = [lengths[at : at + seats] for at in range(0, len(lengths) - seats + 1, seats)]
+    decodes = seats * sum(map(max, batches)) / sum(map(sum, batches))
+    steps = static.copies[0].steps
+    pairs = zip(steps.seconds, steps.prompt_tokens, strict=True)
+    prompts = sum(seconds for seconds, tokens in pairs if tokens) / sum(steps.seconds)
+    return 1.0 / (prompts + (1.0 - prompts) / decodes)
 
 
 Rows = list[tuple[float, int, int]]

@@ -48,13 +48,17 @@ def static() -> Findings:
     }
     for setting, (requests, words) in settings.items():
         found = claims.gap(*words, requests=requests)
+        by_lengths = f" ({found.expected:.1f} by arithmetic)" if "each" in setting else ""
+        limit, least = "2", 2.0
+        if "azure_conv" in setting:  # its answers spread by 0.75 of their mean: less is to be had
+            limit, least = "85 % of that", 0.85 * found.expected
         empty = [100 * one.idle_seat_share.value for one in (found.static, found.continuous)]
         yield Finding(
             setting,
-            f"{found.ratio:.1f} times the output of static, of whose seats {empty[0]:.0f} % are "
-            f"empty while others wait (continuous: {empty[1]:.0f} %)",
-            ">= 2, and the page says why",
-            found.ratio >= 2.0 and found.explained,
+            f"{found.ratio:.1f} times the output of static{by_lengths}, of whose seats "
+            f"{empty[0]:.0f} % are empty while others wait (continuous: {empty[1]:.0f} %)",
+            f">= {limit}, and the page says why",
+            found.ratio >= least and found.explained,
         )
 
 
@@ -113,22 +117,23 @@ def heavy_tails() -> Findings:
         ),
     }
     for setting, words in settings.items():
-        of = {
-            reserve: claims.full(*wide, *words, f"scheduler.reserve={reserve}", requests=requests)
-            for reserve, requests in (("predicted", 1200), ("greedy", 1200), ("worst_case", 300))
-        }
-        for reserve, found in of.items():
-            number = (
-                f"{100 * found.preempted:.2f} % preempted, {100 * found.wasted:.2f} % of tokens "
-                f"twice, {found.output_per_s:,.0f} tokens/s, {100 * found.kv_share:.0f} % of blocks"
-            )
-            if reserve != "predicted":
-                yield Finding(f"{reserve}, {setting}", number)
-                continue
+        worst_case = claims.full(*wide, *words, "scheduler.reserve=worst_case", requests=300)
+        greedy = claims.full(*wide, *words, "scheduler.reserve=greedy", requests=1200)
+        for seed in range(1, 5):
+            found = claims.full(*wide, *words, requests=1200, seed=seed)
             holds = found.preempted < 0.01 and found.wasted < 0.02
-            holds = holds and found.output_per_s >= of["worst_case"].output_per_s
+            holds = holds and found.output_per_s >= worst_case.output_per_s
             limit = "< 1 %, < 2 %, >= worst_case's"
-            yield Finding(f"{reserve}, {setting}", number, limit, holds)
+            yield Finding(f"predicted, {setting}, seed {seed}", _full(found), limit, holds)
+        yield Finding(f"greedy, {setting}", _full(greedy))
+        yield Finding(f"worst_case, {setting}", _full(worst_case))
+
+
+def _full(found: claims.Full) -> str:
+    return (
+        f"{100 * found.preempted:.2f} % preempted, {100 * found.wasted:.2f} % of tokens twice, "
+        f"{found.output_per_s:,.0f} tokens/s, {100 * found.kv_share:.0f} % of blocks"
+    )
 
 
 def high_class() -> Findings:
@@ -155,17 +160,14 @@ def high_class() -> Findings:
                 "<= 2 s, >= 85 %, >= 30 %",
                 found.high_p99_s <= 2.0 and share >= 0.85 and found.low_least >= 0.3,
             )
-    flooded = {
-        "priority": (
-            "scheduler=priority",
-            "scheduler.aging_s=5",
-            "workload.priorities={0: 90, 1: 10}",
-        ),
+    crowd = "workload.priorities={0: 90, 1: 10}"
+    flooded: dict[str, tuple[str, ...]] = {
+        "priority": ("scheduler=priority", "scheduler.aging_s=5", crowd),
         "two_pool": ("scheduler=two_pool", "workload.batch_share=0.5"),
     }
-    for name, words in flooded.items():
+    for name, asked in flooded.items():
         found = claims.classes(
-            run_of(*traffic, *words, requests=1500),
+            run_of(*traffic, *asked, requests=1500),
             lambda one: one.priority == 0 and one.slo_class == "interactive",
         )
         share = found.low_per_s / (found.high_per_s + found.low_per_s)

@@ -3,8 +3,9 @@
     python -m benchmarks.scheduler_step [--vllm-python PATH] [--pairs 3]
 
 Some requests decode, 10,000 wait. Decode-only: every seat is taken. Mixed: one more seat is free,
-and each step has 512 tokens of waiting prompts of 2,048 beside the decodes. Blocks of 16,
-prefix caching, an end token. Seconds are CPU time of the thread, so that neighbours count less.
+and each step has 512 tokens of waiting prompts of 2,048 beside the decodes; measured once 512 of
+these prompts have been served. Blocks of 16, prefix caching, an end token. Seconds are CPU time of
+the thread, so that neighbours count less.
 With arrivals: and the part of a prompt that a step takes of what it costs to make and add its
 request, for whoever hashes prompts then and not when they are looked up.
 
@@ -33,6 +34,9 @@ BLOCK = 16
 PROMPT = 512
 LONG = 2048
 CHUNK = 512
+WARM = 512
+"""Long prompts that are served first: ours learns from the first 500 how long answers become."""
+LONGS = WARM + 200
 STEPS = 208
 """13 blocks of tokens: every phase of a block counts alike."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +49,7 @@ Measured = dict[str, float]
 
 def load_of(running: int, kind: str) -> dict[str, int]:
     mixed = kind == "mixed"
-    answer = 2 * STEPS + 200 + (running if mixed else 0)
+    answer = 2 * STEPS + 200 + (running + WARM * LONG // CHUNK if mixed else 0)
     blocks_each = (PROMPT + answer) // BLOCK + 3
     return {
         "seats": running + mixed,
@@ -64,8 +68,8 @@ def prompts_of(running: int, load: dict[str, int]) -> list[tuple[list[int], int]
     random = Random(1)
     sizes = [PROMPT + random.randrange(BLOCK) for _ in range(running)]
     decoding = [[random.randrange(1000, 30000) for _ in range(size)] for size in sizes]
-    waiting = [[1000 + id, *range(3000, 2999 + LONG)] for id in range(200)]
-    waiting += [[1000 + id, *range(3000, 3063)] for id in range(200, WAITING)]
+    waiting = [[1000 + id, *range(3000, 2999 + LONG)] for id in range(LONGS)]
+    waiting += [[1000 + id, *range(3000, 3063)] for id in range(LONGS, WAITING)]
     return [(prompt, load["answer"]) for prompt in decoding] + [(p, 1) for p in waiting]
 
 
@@ -128,6 +132,9 @@ def measure(
         arrivals += [time.thread_time() - before] if len(prompt) == LONG else []
     while step()[1] < running:
         pass
+    served = 0
+    while load["seats"] > running and served < WARM:
+        served += step()[1] - running
     gc.collect()
     gc.disable()
     steps = [step() for _ in range(load["steps"])]

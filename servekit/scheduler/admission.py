@@ -4,8 +4,9 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from servekit.errors import ContextTooLong, Overloaded, RequestError, SloUnattainable
-from servekit.scheduler.forecast import Forecast, Standing, jittered
+from servekit.scheduler.forecast import Forecast, Standing
 from servekit.scheduler.request import Request
+from servekit.scheduler.retry import MOST_S, Retry
 from servekit.scheduler.settings import Settings
 
 NEAR = (0.5, 1.25)
@@ -33,7 +34,7 @@ class Margin:
 
     def __init__(self, target_s: float, percentile: float) -> None:
         self.target_s = target_s
-        self.sure = (1.0 + percentile / 100) / 2
+        self.sure = (3.0 + percentile / 100) / 4
         self.ratios = deque(FIRST_GUESS, maxlen=REMEMBERED)
         self.news = 0
         self.latest_s = target_s / FIRST_GUESS[0]
@@ -69,6 +70,7 @@ class Door:
         """Let in although they were predicted to miss `slo.ttft_ms`."""
         self.open: dict[int, Promise] = {}
         """Of those that have no token yet, in order of arrival."""
+        self.retry = Retry()
         target = self.slo.ttft_ms
         self.margin = None if target is None else Margin(target / 1000, self.slo.percentile)
 
@@ -86,12 +88,15 @@ class Door:
             raise
         except Overloaded as error:
             self.refused[error.code] += 1
-            error.retry_after_s = jittered(error.retry_after_s or 0.0, request.id)
+            wait_s = error.retry_after_s or 0.0
+            error.retry_after_s = self.retry.after_s(request.arrived, wait_s, request.id)
             raise
 
     def first_token(self, request: Request) -> None:
         """It has one: what was predicted can be compared."""
         self.forecast.served(request)
+        if request.first_token_at is not None:
+            self.retry.served(request.first_token_at)
         promise = self.open.pop(request.id, None)
         if promise is not None and request.first_token_at is not None:
             self._learn(promise, request.first_token_at - request.arrived)
@@ -154,18 +159,27 @@ class Door:
         margin = self.margin
         promised = margin is not None and request.slo_class == "interactive"
         if margin is not None and promised and predicted > margin.latest_s:
-            self._refuse_slo(predicted, margin)
+            self._refuse_slo(request, predicted, margin, standing)
         self.open[request.id] = Promise(request, predicted)
 
-    def _refuse_slo(self, predicted: float, margin: Margin) -> None:
+    def _refuse_slo(
+        self, request: Request, predicted: float, margin: Margin, standing: Standing
+    ) -> None:
         if self.slo.admission == "observe":
             self.predicted_late_total += 1
             return
+        target = f"slo.ttft_ms={margin.target_s * 1000:g} at percentile {self.slo.percentile:g}"
+        alone = self.forecast.alone_s(request, standing)
+        if alone > margin.latest_s:
+            raise SloUnattainable(
+                f"a prompt of {len(request.prompt)} tokens takes {alone:.3g} s with nobody else "
+                f"here, too long for {target}; shorten the prompt",
+                retry_after_s=MOST_S,
+            )
         expected = self.forecast.corrected(predicted)
         raise SloUnattainable(
             f"the first token is predicted in {max(expected, margin.target_s):.1f} s, too late for "
-            f"slo.ttft_ms={margin.target_s * 1000:g} at percentile {self.slo.percentile:g}; "
-            "try again later, or with a shorter prompt",
+            f"{target}; try again later, or with a shorter prompt",
             retry_after_s=predicted - margin.latest_s,
         )
 

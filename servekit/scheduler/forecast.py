@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, inf, log
 from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import OutputLengths, Survival
+from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.pace import Pace
 from servekit.scheduler.request import Request
 from servekit.scheduler.reserve import Reserve
 from servekit.scheduler.running import Running
 from servekit.scheduler.settings import Settings
+from servekit.scheduler.survival import Survival
 from servekit.scheduler.waiting import Line
 
 
@@ -81,9 +82,16 @@ class Forecast:
 
     def ttft_s(self, request: Request, standing: Standing) -> float:
         """Seconds from now to its first token; uncorrected."""
-        self.lengths.refresh(standing.running)
+        if standing.running:
+            # nobody may have asked for long, if nobody waits
+            kv, step = standing.kv, standing.steps_total
+            standing.reserve.blocks(request, standing.running, kv, step)
         fresh = self._uncached(request, standing)
         return self._ttft_s(request, fresh, standing)
+
+    def alone_s(self, request: Request, standing: Standing) -> float:
+        """Seconds to its first token if nobody else were here; uncorrected."""
+        return self._uncached(request, standing) / self.pace.rate(0, 0.0, inf)
 
     def typical(self, standing: Standing) -> float | None:
         """Of a request like those that came, if one came now; None where nothing is known.
@@ -122,7 +130,10 @@ class Forecast:
         line = standing.line
         count, known = (len(line), line.tokens) if request is None else line.ahead(request)
         tokens = known * self._uncached_share(standing)
-        seat_s = self.departures_s(self._departures(count, tokens + fresh, standing), standing)
+        departures = self._departures(count, tokens + fresh, standing)
+        if departures and request is not None:
+            self.lengths.refresh(standing.running, standing.steps_total)
+        seat_s = self.departures_s(departures, standing) * (1.0 + self.lengths.unsure)
         return max(seat_s, (self._missing(standing) + tokens) / view.rate) + fresh / view.rate
 
     def _departures(self, ahead: int, tokens: float, standing: Standing) -> float:
@@ -133,10 +144,12 @@ class Forecast:
         if not running:
             return 0.0
         seats = ahead + 1 - (self.config.max_num_seqs - running)
-        kv = standing.kv
-        lacking = tokens / kv.block_size - max(0, kv.num_free - standing.reserve.last)
-        held = max(1.0, (kv.settings.num_blocks - 1 - kv.num_free) / running)
-        return max(0.0, float(seats), lacking / held)
+        kv, reserve = standing.kv, standing.reserve
+        reserved = reserve.last * (1.0 + reserve.unsure)
+        lacking = tokens / kv.block_size + reserved - kv.num_free
+        # who ends gives back what it holds, and what is reserved for it
+        each = max(1.0, (kv.settings.num_blocks - 1 - kv.num_free + reserved) / running)
+        return max(0.0, float(seats), lacking / each)
 
     def departures_s(self, count: float, standing: Standing) -> float:
         """Seconds until so many of those that run, and of those that follow them, have ended."""
@@ -165,12 +178,12 @@ class Forecast:
         known = [
             (self.lengths.survival(r), len(r.tokens) - len(r.prompt), r.max_tokens) for r in some
         ]
-        mean = sum(survival.remaining(0, limit) for survival, _, limit in known) / len(known)
+        mean = sum([survival.remaining(0, limit) for survival, _, limit in known]) / len(known)
         typical, _, longest = known[len(known) // 2]
         found: list[tuple[float, float]] = []
         for turn in TURNS:
             steps = max(1.0, turn * mean)
-            gone = weight * sum(_ended(*one, steps) for one in known)
+            gone = weight * sum([_ended(*one, steps) for one in known])
             before = 0.0
             for at, total in found:
                 gone += (total - before) * _ended(typical, 0, longest, steps - at)
@@ -193,7 +206,7 @@ class Forecast:
 
     def _missing(self, standing: Standing) -> int:
         """Tokens of seated prompts that are not computed yet."""
-        return sum(request.wanted - request.computed for request in standing.seats.loose)
+        return sum([request.wanted - request.computed for request in standing.seats.loose])
 
     def _uncached_share(self, standing: Standing) -> float:
         asked = standing.kv.query_tokens_total
@@ -208,8 +221,3 @@ def _ended(survival: Survival, done: int, limit: int, steps: float) -> float:
     if done + steps >= limit:
         return 1.0
     return 1.0 - survival.beyond(done + steps) / survival.beyond(done)
-
-
-def jittered(seconds: float, id: int) -> float:
-    """At least a second, and up to half as much again, so that not all come back at once."""
-    return max(1.0, seconds) * (1.0 + 0.5 * ((id * 0.6180339887498949) % 1.0))

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from servekit.scheduler.batch import Copies, no_copies
 from servekit.scheduler.books import check_books
-from servekit.scheduler.groups import Group, KvSettings
+from servekit.scheduler.groups import KvSettings
 from servekit.scheduler.prefix_cache import Hit, PrefixCache
 from servekit.scheduler.request import Request
 from servekit.scheduler.swap import HostBlocks, Swapped
-
-__all__ = ["Group", "Hit", "KvBlocks", "KvSettings"]
 
 SEALED_AT_ONCE = 8
 """Blocks of an answer that are offered to others together, or when it ends."""
@@ -62,18 +60,9 @@ class KvBlocks:
         return len(self.host.free)
 
     @property
-    def merged_blocks_total(self) -> int:
-        return self.cache.merged_total
-
-    @property
     def hit_tokens_total(self) -> int:
         """Of prompts, when first seated."""
         return self.cache.misses.hits
-
-    @property
-    def missed(self) -> dict[str, int]:
-        """Prompt tokens that were not found when first seated, by reason."""
-        return {str(reason): count for reason, count in self.cache.misses.tokens.items()}
 
     def blocks_for(self, tokens: int, *, filling: bool = False) -> int:
         """Blocks of all groups that one request of so many tokens holds as it decodes, or, with
@@ -238,9 +227,6 @@ class KvBlocks:
         if self.windowed:
             self.windows.release(request)
         request.tables = ()
-
-    forget = release
-    """Of one that waits: it has nothing, but perhaps in host memory."""
 
     def _cancel_copies(self, request: Request) -> None:
         """Nothing may be written any more to blocks that are somebody else's from now on."""

@@ -1,68 +1,18 @@
-"""How long answers become, learnt while serving.
-
-Answers that have ended are not a fair sample of answers: those that run still are the longer ones.
-So the lengths are treated as survival times. Of every bucket of lengths it is counted how many
-answers reached it and how many ended in it; those that were cut off (by their client, by max_tokens
-or because they run still) are known to have come that far and no more (Kaplan and Meier 1958).
-"""
+"""How long answers become, by kind of request, learnt while serving (see `survival`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import log2
+from math import sqrt
+from operator import add
 
 from servekit.scheduler.request import Request
-
-STEPS = 4
-"""Buckets in an octave: each is 19 % wider than the one before."""
-BUCKETS = 22 * STEPS
-EDGES = [2 ** (index / STEPS) for index in range(BUCKETS + 1)]
-"""A bucket holds lengths from its edge up to the next one's."""
+from servekit.scheduler.survival import BUCKETS, Counts, Survival, bucket_of
 
 MEMORY = 2000.0
 """Answers of a class that count fully; twice as many are halved, so that old ones fade."""
-PARENT_WEIGHT = 10.0
-"""As many answers of the class above does a class count, however many it has of its own."""
-ROOT_WEIGHT = 1.0
-ENOUGH = 20.0
-"""Answers that came to a bucket, to learn from it about those beyond."""
-TYPICAL = 256
-"""Before any answer has ended, half are taken to be longer, and one in n + 1 than n times this."""
-STEEPEST = 4.0
-"""Power of the tail, at most; what is usual has 1."""
+FEW, FEW_STEPS = 500, 16
+"""Until so many answers have ended, those that run are counted every so many steps at least."""
 MAX_CLASSES = 2048
-
-
-def bucket_of(length: int) -> int:
-    return min(BUCKETS - 1, int(STEPS * log2(length))) if length > 1 else 0
-
-
-@dataclass(slots=True)
-class Survival:
-    """Share of answers longer than each edge, and its integral from 0, tokens."""
-
-    hazard: list[float]
-    alive: list[float]
-    area: list[float]
-
-    def beyond(self, length: float) -> float:
-        """Share of answers that are longer; linear within a bucket, never 0."""
-        return self._at(length)[0]
-
-    def remaining(self, done: int, limit: int) -> float:
-        """Tokens expected after `done` of an answer that ends at `limit` in any case."""
-        if done >= limit:
-            return 0.0
-        alive, area = self._at(done)
-        return (self._at(limit)[1] - area) / alive
-
-    def _at(self, length: float) -> tuple[float, float]:
-        if length <= 1.0:
-            return 1.0, max(0.0, length)
-        index = min(BUCKETS - 1, int(STEPS * log2(length)))
-        low, before, after = EDGES[index], self.alive[index], self.alive[index + 1]
-        past = min(1.0, (length - low) / (EDGES[index + 1] - low))
-        alive = before + past * (after - before)
-        return alive, self.area[index] + (length - low) * (before + alive) / 2
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +25,8 @@ class LengthClass:
     running: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
     total: float = 0.0
     news: float = 0.0
-    """Answers since the last survival was made."""
-    made: Survival | None = None
+    """Answers since it was last learnt from."""
+    made: Counts | None = None
 
     def add(self, bucket: int, ended: bool) -> None:
         (self.ended if ended else self.cut)[bucket] += 1.0
@@ -88,53 +38,22 @@ class LengthClass:
             self.total /= 2
 
     @property
-    def survival(self) -> Survival:
+    def known(self) -> Counts:
         """To ask changes nothing: it is made anew by what is learnt."""
         if self.total == 0.0 and self.parent is not None:
-            return self.parent.survival
-        return self.made or self.make()
+            return self.parent.known
+        return self.made or self.learn()
 
-    def make(self) -> Survival:
-        """In each bucket the share that ends there of those that come there; who was cut off in it
-        has been there for half of it. The class above counts as so many more who came; where there
-        is none, one that ends as often as those did that came to the buckets before.
-        """
-        come, there = [0.0] * BUCKETS, 0.0
-        for index in range(BUCKETS - 1, -1, -1):
-            cut = self.cut[index] + self.running[index]
-            there += self.ended[index] + cut
-            come[index] = there - cut / 2
-        above = self.parent.survival.hazard if self.parent else carried(self.ended, come)
-        weight = PARENT_WEIGHT if self.parent else ROOT_WEIGHT
-        hazard = [
-            (ended + weight * more) / (came + weight)
-            for ended, came, more in zip(self.ended, come, above, strict=True)
-        ]
-        alive, area = [1.0], [1.0]
-        for index, share in enumerate(hazard):
-            alive.append(max(1e-12, alive[-1] * (1.0 - share)))
-            width = EDGES[index + 1] - EDGES[index]
-            area.append(area[-1] + width * (alive[-2] + alive[-1]) / 2)
-        self.made, self.news = Survival(hazard, alive, area), 0.0
+    @property
+    def survival(self) -> Survival:
+        return self.known.survival
+
+    def learn(self) -> Counts:
+        """What is counted by now is what is known from now on."""
+        above = self.parent.known if self.parent else None
+        cut = list(map(add, self.cut, self.running))
+        self.made, self.news = Counts(self.ended.copy(), cut, above), 0.0
         return self.made
-
-
-def carried(ended: list[float], come: list[float]) -> list[float]:
-    """For each bucket, the share that ends there, to go by those before it: as many times what is
-    usual (see `TYPICAL`) as in the last octave, or so, that enough came to. Beyond all that was
-    seen lengths so have the tail of a power law, which falls more slowly than those of real
-    answers.
-
-    Before anything was seen it is what is usual. To take all answers for as long as they may be
-    would leave most seats of a model with a long context empty until the first of them ends.
-    """
-    shares, seen, usually = [], 0.0, 0.0
-    for edge, end, ends, came in zip(EDGES, EDGES[1:], ended, come, strict=False):
-        usual = (end - edge) / (TYPICAL + end)
-        shares.append(usual * min(STEEPEST, (seen + 1.0) / (usually + 1.0)))
-        kept = 1.0 - came / (came + ENOUGH) / STEPS
-        seen, usually = kept * seen + ends, kept * usually + usual * came
-    return shares
 
 
 Key = tuple[str | int, ...]
@@ -150,7 +69,10 @@ class OutputLengths:
         self.root = LengthClass()
         self.classes: dict[Key, LengthClass] = {}
         self.ends = 0
+        self.refreshes = 0
+        """How often those that run were counted."""
         self._refresh_at = 0
+        self._step = 0
 
     def class_of(self, request: Request) -> LengthClass:
         key: Key = (
@@ -183,7 +105,7 @@ class OutputLengths:
     def finished(self, request: Request) -> None:
         """It has ended, as `request.finish` says; to be called once.
 
-        A class is made anew when there is a sixteenth more to know.
+        A class is learnt from again when there is a sixteenth more to know.
         """
         length = len(request.tokens) - len(request.prompt)
         if length < 1:
@@ -193,13 +115,33 @@ class OutputLengths:
         for one in self._line_of(request):
             one.add(bucket, ended)
             if one.news >= one.total / 16:
-                one.make()
+                one.learn()
 
-    def refresh(self, running: Iterable[Request]) -> None:
-        """Count in those that run; as often as that can make a difference."""
-        if self.ends < self._refresh_at:
+    @property
+    def unsure(self) -> float:
+        """By so large a share what is said of lengths may be off: the standard error of a mean of
+        the answers that have ended, whose spread is about their mean.
+        """
+        return 1.0 / sqrt(1.0 + self.ends)
+
+    def is_due(self, step: int) -> bool:
+        """To count those that run again can make a difference; `step` counts steps.
+
+        While few answers have ended those that run are most of what is known, and if they were
+        taken to be where they were some steps ago, all answers would seem to be short.
+        """
+        if self.ends >= self._refresh_at:
+            return True
+        return self.ends < FEW and not 0 <= step - self._step < FEW_STEPS
+
+    def refresh(self, running: Iterable[Request], step: int) -> None:
+        """Count in those that run, if that is due."""
+        if not self.is_due(step):
             return
-        self._refresh_at = self.ends + max(1, min(500, self.ends // 4))
+        more = self.ends // 16 if self.ends < FEW else min(500, self.ends // 4)
+        self._refresh_at = self.ends + max(1, more)
+        self._step = step
+        self.refreshes += 1
         everyone = (self.root, *self.classes.values())
         for one in everyone:
             one.running = [0.0] * BUCKETS
@@ -209,7 +151,7 @@ class OutputLengths:
                 one.running[bucket] += 1.0
         for one in everyone:
             if one.total > 0 or one.parent is None:
-                one.make()
+                one.learn()
 
     def _line_of(self, request: Request) -> list[LengthClass]:
         """Its classes, the broadest first."""

@@ -10,7 +10,6 @@ from servekit.scheduler.blocks import BlockPool
 from servekit.scheduler.groups import Group
 from servekit.scheduler.request import Request
 
-
 TOKEN, TOKEN_BYTES = "I", array("I").itemsize
 """As tokens are hashed."""
 

@@ -1,27 +1,19 @@
 """How many blocks must be free beyond those that a new request takes."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from math import ceil, sqrt
-from operator import add, sub
-from statistics import NormalDist
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from servekit.scheduler.kv import KvBlocks
-from servekit.scheduler.lengths import OutputLengths, Survival, bucket_of
+from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings
-
-POINTS = 14
-"""Times in the future for which the blocks in use are predicted; each twice as far, or so."""
-KEEP_STEPS, KEEP_STEPS_TIGHT = 128, 16
-"""So long a prediction for those that run is good for, where blocks are many and where they are
-few; who comes and goes is counted at once."""
 
 
 class Reserve(Protocol):
     last: int
     """What was asked for last."""
+    unsure: float
+    """The share of that by which it may soon be more, for little is known."""
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
         """That a request, seated beside those that run, should find free besides those it takes at
@@ -35,12 +27,17 @@ class Reserve(Protocol):
         """It has no seat any more."""
         ...
 
+    def failed(self) -> None:
+        """Somebody was preempted, for what was kept free did not suffice."""
+        ...
+
 
 class Greedy:
     """None: whoever is short of blocks later has somebody preempted."""
 
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
         self.last = 0
+        self.unsure = 0.0
         self.need: Callable[[int], int] = lambda tokens: tokens
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
@@ -52,6 +49,9 @@ class Greedy:
     def left(self, request: Request) -> None:
         pass
 
+    def failed(self) -> None:
+        pass
+
 
 class WorstCase(Greedy):
     """As if all went on to their max_tokens: nobody is ever preempted."""
@@ -59,13 +59,18 @@ class WorstCase(Greedy):
     def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
         super().__init__(settings, lengths)
         self.at_end: dict[int, int] = {}
-        self.total = 0
+        self.total = self.held = 0
+        """Blocks of those that run: at their end, and now."""
+        self.step = -1
+        """At which `held` was counted; -1: not since somebody left."""
 
     def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
-        self.need = needs(kv)
-        held = sum(self.need(len(one.tokens) - 1) for one in running)
-        own = self._at_end(request) - self.need(len(request.tokens) + 1)
-        self.last = max(0, self.total - held + own)
+        self.need = need = needs(kv)
+        if step != self.step:
+            self.step = step
+            self.held = sum([need(len(one.tokens) - 1) for one in running])
+        own = self._at_end(request) - need(len(request.tokens) + 1)
+        self.last = max(0, self.total - self.held + own)
         return self.last
 
     def _at_end(self, request: Request) -> int:
@@ -75,149 +80,11 @@ class WorstCase(Greedy):
     def seated(self, request: Request) -> None:
         self.at_end[request.id] = self._at_end(request)
         self.total += self.at_end[request.id]
+        self.held += self.need(len(request.tokens) - 1)
 
     def left(self, request: Request) -> None:
+        self.step = -1
         self.total -= self.at_end.pop(request.id, 0)
-
-
-class Part(NamedTuple):
-    """What one request does to the blocks in use until each point, beyond what it holds now."""
-
-    growth: list[float]
-    """Expected: less than 0 where it will have given more back than it took."""
-    spread: list[float]
-    """Variance of that."""
-    most: Sequence[float]
-    """If it has not ended."""
-
-
-class Predicted(Greedy):
-    """What all are expected to take at the worst time to come, at a quantile.
-
-    At a time t ahead a request that now has c tokens holds the blocks of c + t with the
-    probability p that it has not ended by then, and none otherwise. Of independent requests the
-    means p·b and the variances p(1-p)·b² add up, and the sum is near a normal one; nor can it be
-    more than if nobody ended. The largest sum over t is what must be free: blocks that are given
-    back before it count, those given back after it do not (Gong et al. 2025, with distributions
-    instead of their point predictions). Time is counted in tokens of one request.
-
-    Close times are many: in the life of a request blocks may run short in some step of many, at a
-    time t ahead in about mean length / t of them. So they are held to a quantile as much stricter.
-    """
-
-    def __init__(self, settings: Settings, lengths: OutputLengths) -> None:
-        super().__init__(settings, lengths)
-        self.lengths = lengths
-        self.risk = 1.0 - settings.scheduler.reserve_quantile
-        self.points: list[int] = []
-        self.sigmas: list[float] = []
-        """At each point, that are kept free."""
-        self.sums = Part([], [], [])
-        self.parts: dict[int, Part] = {}
-        """Of those that run."""
-        self.asking: dict[int, Part] = {}
-        """Of those that would."""
-        self.worst: dict[int, int] = {}
-        """What is to be free for each of them, as long as nobody comes or goes."""
-        self.odds: dict[tuple[int, int], tuple[Survival, list[float]]] = {}
-        """Of living to each point, of requests of a class that are about as far. The survival of
-        the class is kept, or another might come to have its id.
-        """
-        self.since = 0
-        """The step at which all that was made."""
-        self.own_share = 1.0
-        """Of the blocks that requests hold, those that are free when they end; the others are
-        shared."""
-
-    def blocks(self, request: Request, running: Sequence[Request], kv: KvBlocks, step: int) -> int:
-        ahead = request.limit - len(request.tokens)
-        tight = kv.num_free < 2 * self.last + kv.settings.num_blocks // 16
-        stale = not 0 <= step - self.since < (KEEP_STEPS_TIGHT if tight else KEEP_STEPS)
-        if stale or not self.points or self.points[-1] < ahead or len(self.parts) != len(running):
-            self.since = step
-            self._refresh(request, running, kv)
-        worst = self.worst.get(request.id)
-        if worst is None:
-            part = self.asking.get(request.id)
-            if part is None:
-                part = self.asking[request.id] = self._part(request, at_once=True)
-            worst = self.worst[request.id] = self._worst(part)
-        self.last = worst
-        return worst
-
-    def seated(self, request: Request) -> None:
-        if self.points:
-            part = self.parts[request.id] = self._part(request)
-            self._count(part, add)
-
-    def left(self, request: Request) -> None:
-        part = self.parts.pop(request.id, None)
-        if part is not None:
-            self._count(part, sub)
-        self.asking.pop(request.id, None)
-
-    def _count(self, part: Part, change: Callable[[float, float], float]) -> None:
-        self.worst.clear()
-        pairs = zip(self.sums, part, strict=True)
-        self.sums = Part(*(list(map(change, all, one)) for all, one in pairs))
-
-    def _refresh(self, request: Request, running: Sequence[Request], kv: KvBlocks) -> None:
-        self.need = needs(kv)
-        self.lengths.refresh(running)
-        longest = max(r.limit - len(r.tokens) for r in (request, *running))
-        longest = 1 << (longest + 2).bit_length()
-        ratio = (longest / 2) ** (1 / (POINTS - 1))
-        self.points = [round(2 * ratio**index) for index in range(POINTS)]
-        mean = self.lengths.survival(request).remaining(0, longest)
-        self.sigmas = [
-            NormalDist().inv_cdf(1.0 - self.risk * min(1.0, point / mean)) for point in self.points
-        ]
-        in_tables = sum(self.need(len(one.tokens)) for one in running)
-        in_use = kv.settings.num_blocks - 1 - kv.num_free
-        self.own_share = min(1.0, in_use / in_tables) if in_tables else 1.0
-        self.odds.clear()
-        self.asking.clear()
-        self.worst.clear()
-        self.parts = {one.id: self._part(one) for one in running}
-        columns = [zip(*lists, strict=True) for lists in zip(*self.parts.values(), strict=True)]
-        sums = [[sum(column) for column in each] for each in columns]
-        self.sums = Part(*(sums or [[0.0] * POINTS] * 3))
-
-    def _part(self, request: Request, *, at_once: bool = False) -> Part:
-        """`at_once`: the first of what it will hold is that which its seat takes."""
-        tokens, last, need = len(request.tokens), request.limit - 1, self.need
-        done = tokens - len(request.prompt)
-        survival = self.lengths.survival(request)
-        key = (id(survival), bucket_of(done))
-        if key not in self.odds:
-            now = survival.beyond(done)
-            self.odds[key] = survival, [survival.beyond(done + p) / now for p in self.points]
-        odds = self.odds[key][1]
-        # the newest token has a block only once it is in a step, but a prompt has all its own
-        held = need(tokens + 1 if at_once else tokens - 1 if done else tokens)
-        freed = self.own_share * held
-        # who reaches max_tokens between two points is taken to do so at the later one
-        alive = min(POINTS, bisect_left(self.points, last - tokens) + 1)
-        ended = POINTS - alive
-        lengths = [tokens + point for point in self.points[:alive]]
-        lengths[-1] = min(lengths[-1], last)
-        grown = [need(length) - held for length in lengths]
-        pairs = list(zip(odds, grown, strict=False))
-        return Part(
-            [stays * (freed + more) - freed for stays, more in pairs] + [-freed] * ended,
-            [stays * (1.0 - stays) * (freed + more) ** 2 for stays, more in pairs] + [0.0] * ended,
-            [*grown, *[need(last) - held] * ended],
-        )
-
-    def _worst(self, part: Part) -> int:
-        """Blocks that those that run and this one take by the worst time."""
-        worst = 0.0
-        growth, spread, most = self.sums
-        for index, sigmas in enumerate(self.sigmas):
-            sigma = sqrt(max(0.0, spread[index] + part.spread[index]))
-            likely = growth[index] + part.growth[index] + sigmas * sigma
-            worst = max(worst, min(likely, most[index] + part.most[index]))
-        return ceil(worst - 1e-6)
 
 
 def needs(kv: KvBlocks) -> Callable[[int], int]:
@@ -226,10 +93,3 @@ def needs(kv: KvBlocks) -> Callable[[int], int]:
     if len(kv.full) == len(kv.settings.groups) == 1:
         return lambda tokens: -(-tokens // size)
     return kv.blocks_for
-
-
-RESERVES: dict[str, Callable[[Settings, OutputLengths], Reserve]] = {
-    "greedy": Greedy,
-    "worst_case": WorstCase,
-    "predicted": Predicted,
-}

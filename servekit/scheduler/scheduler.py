@@ -8,9 +8,9 @@ from servekit.scheduler.leap import Leap
 from servekit.scheduler.ledger import Ledger
 from servekit.scheduler.lengths import OutputLengths
 from servekit.scheduler.pace import Pace
+from servekit.scheduler.predicted import RESERVES
 from servekit.scheduler.prompts import Prompts
 from servekit.scheduler.request import Request, State
-from servekit.scheduler.reserve import RESERVES
 from servekit.scheduler.running import Running
 from servekit.scheduler.settings import Settings
 from servekit.scheduler.shortage import Shortage
@@ -185,10 +185,12 @@ class Scheduler:
             preempted_tokens_total=self.shortage.preempted_tokens_total,
             swaps_total=self.kv.swaps_total,
             takeovers_total=self.shortage.takeovers_total,
-            merged_blocks_total=self.kv.merged_blocks_total,
+            merged_blocks_total=self.kv.cache.merged_total,
             prefix_query_tokens_total=self.kv.query_tokens_total,
             prefix_hit_tokens_total=self.kv.hit_tokens_total,
-            prefix_miss_tokens_total=dict(self.kv.missed),
+            prefix_miss_tokens_total={
+                str(why): n for why, n in self.kv.cache.misses.tokens.items()
+            },
             refused_total=dict(self.door.refused),
             predicted_ttft_s=self.door.forecast.typical(self),
             step_budget_tokens=self.pace.budget_tokens,

@@ -7,7 +7,7 @@ from typing import Protocol
 from servekit.config.scheduling import SchedulerConfig
 from servekit.config.schema import Config, HardwareConfig
 from servekit.config.targets import SloConfig
-from servekit.scheduler.kv import Group, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
 from servekit.spec.kv import KvLayout
 
 

@@ -62,6 +62,7 @@ class Shortage:
                 self._rest(loser)
                 return False
             self.preempt(loser)
+            self.reserve.failed()
             if loser is request:
                 return False
         self.kv.extend(request)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from servekit.scheduler.kv import Hit, KvSettings
+from servekit.scheduler.groups import KvSettings
+from servekit.scheduler.prefix_cache import Hit
 from servekit.scheduler.request import Request, State
 from servekit.scheduler.settings import Settings, StepTime
 from servekit.scheduler.waiting import Line, line_of

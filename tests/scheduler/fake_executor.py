@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from servekit.scheduler.batch import PLACEHOLDER, Batch, Outcome, Progress, Row
-from servekit.scheduler.kv import Group, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
 from servekit.scheduler.request import Request
 from servekit.scheduler.scheduler import Scheduler
 from servekit.scheduler.settings import Settings, StepTime

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from servekit.scheduler.batch import Copies
-from servekit.scheduler.kv import Group, KvBlocks, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.request import Request
 
 Cell = tuple[bytes, int, int]
@@ -175,7 +176,7 @@ class World:
     def leave(self, request: Request) -> None:
         if request in self.waiting:
             self.waiting.remove(request)
-            self.kv.forget(request)
+            self.kv.release(request)
             return
         self.running.remove(request)
         if request.in_flight:
@@ -211,7 +212,7 @@ class World:
     def check(self) -> None:
         self.kv.check([*self.waiting, *self.running, *self.leaving])
         kv = self.kv
-        assert kv.hit_tokens_total + sum(kv.missed.values()) == self.prompt_tokens
+        assert kv.hit_tokens_total + sum(kv.cache.misses.tokens.values()) == self.prompt_tokens
         assert kv.query_tokens_total == self.prompt_tokens
 
     def drain(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 
-from servekit.scheduler.kv import Group
+from servekit.scheduler.groups import Group
 from tests.scheduler.fake_executor import VOCAB
 from tests.scheduler.traffic import BRANCHES, ORDERS, Traffic
 

@@ -207,6 +207,19 @@ def test_a_request_that_would_miss_its_target_is_refused_with_a_time_to_come_aga
     assert clock.scheduler.stats().refused_total == {"slo_unattainable": 1}
 
 
+def test_a_prompt_that_is_late_even_alone_is_told_so_and_another_how_long_it_would_wait():
+    clock = Clock(slo=ENFORCE)
+    with pytest.raises(SloUnattainable, match=r"19000 tokens takes .* s with nobody else"):
+        clock.add(19_000)
+    for _ in range(40):
+        try:
+            clock.add(1000)
+        except SloUnattainable as error:
+            assert "is predicted in" in str(error)  # noqa: PT017
+            return
+    pytest.fail("nobody was refused")
+
+
 def test_with_observe_it_is_let_in_and_counted():
     clock = Clock(slo=TARGET)
     clock.add(19_000)

@@ -1,11 +1,6 @@
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from servekit.scheduler.batch import Outcome
-from servekit.scheduler.forecast import jittered
 from servekit.scheduler.request import Request
 from tests.scheduler.fake_executor import make_scheduler
 from tests.scheduler.test_pace import Machine
@@ -125,15 +120,3 @@ def test_of_a_typical_request_the_prompt_is_that_of_those_that_came(slo):
     for _ in range(50):
         clock.until_first_token(clock.add(4000, 1))
     assert clock.forecast.typical(clock.scheduler) == pytest.approx(0.25, rel=0.3)
-
-
-@given(st.floats(0.0, 1000.0), st.integers(0, 10**9))
-def test_a_time_to_come_again_is_a_second_at_least_and_at_most_half_as_much_again(seconds, id):
-    least = max(1.0, seconds)
-    assert least <= jittered(seconds, id) <= 1.5 * least
-    assert jittered(seconds, id) == jittered(seconds, id)
-
-
-def test_times_to_come_again_are_spread():
-    times = sorted(jittered(10.0, id) for id in range(100))
-    assert max(b - a for a, b in pairwise(times)) < 0.2

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servekit.scheduler.kv import Group, Hit, KvBlocks, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
+from servekit.scheduler.kv import KvBlocks
+from servekit.scheduler.prefix_cache import Hit
 from servekit.scheduler.request import Request
 from tests.scheduler.kv_world import World, drawn, live
 
@@ -49,7 +51,7 @@ def test_the_worlds_of_these_tests_swap_and_merge():
     for world in worlds:
         live(world)
     assert sum(world.swaps for world in worlds) > 10
-    assert sum(world.kv.merged_blocks_total for world in worlds) > 10
+    assert sum(world.kv.cache.merged_total for world in worlds) > 10
     assert all(world.kv.query_tokens_total for world in worlds)
 
 
@@ -171,7 +173,7 @@ def test_blocks_computed_twice_are_merged():
         computed(kv, twin, 9)
     assert twins[0].tables[0][:2] == twins[1].tables[0][:2]
     assert kv.num_free == 19 - 4
-    assert kv.merged_blocks_total == 2
+    assert kv.cache.merged_total == 2
     kv.check(twins)
 
 
@@ -184,7 +186,7 @@ def test_blocks_that_a_row_in_flight_reads_are_not_merged():
     for twin in twins:
         computed(kv, twin, 9)
     assert twins[0].tables[0][:2] != twins[1].tables[0][:2]
-    assert kv.merged_blocks_total == 0
+    assert kv.cache.merged_total == 0
 
 
 def test_a_prompt_waits_for_another_that_computes_most_of_what_it_lacks():

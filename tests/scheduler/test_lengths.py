@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servekit.scheduler.lengths import BUCKETS, EDGES, MAX_CLASSES, OutputLengths, bucket_of
+from servekit.scheduler.lengths import FEW, FEW_STEPS, MAX_CLASSES, OutputLengths
 from servekit.scheduler.request import Request
+from servekit.scheduler.survival import BUCKETS, EDGES, bucket_of
 
 
 def answer(id, length, *, max_tokens=4000, finish="stop", prompt=100, **more):
@@ -80,7 +81,7 @@ def test_answers_that_run_still_count_for_what_they_have_said():
     for request in short:
         blind.finished(request)
         wise.finished(request)
-    wise.refresh(running)
+    wise.refresh(running, 0)
     assert blind.remaining(answer(-1, 0)) < 500
     assert wise.survival(answer(-1, 0)).beyond(300) == pytest.approx(0.8, abs=0.02)
 
@@ -90,7 +91,7 @@ def test_an_answer_that_was_cut_off_says_only_that_it_came_so_far(finish):
     cut, ended = OutputLengths(), OutputLengths()
     seen(cut, *[50] * 100, finish=finish)
     seen(ended, *[50] * 100)
-    assert cut.remaining(answer(-1, 0)) > 3000
+    assert cut.remaining(answer(-1, 0)) > 1500
     assert ended.remaining(answer(-1, 0)) < 120
 
 
@@ -117,6 +118,30 @@ def test_ever_new_tenants_take_a_bounded_number_of_classes():
         lengths.finished(answer(id, 10, tenant=f"tenant {id}"))
     assert len(lengths.classes) <= MAX_CLASSES
     assert lengths.remaining(answer(-1, 0, tenant="one more")) < 100
+
+
+def test_odds_are_the_surer_the_more_answers_are_known():
+    """Of 25 answers half are longer than 100: a share of 25 is off by a tenth, one of 400 by a
+    fortieth (binomial)."""
+    for times, expected in ((1, 0.1), (16, 0.025)):
+        lengths = OutputLengths()
+        for _ in range(times):
+            seen(lengths, *range(4, 200, 8))
+        odds = lengths.survival(answer(-1, 0)).odds(0, [100])
+        assert odds.likely[0] == pytest.approx(0.5, abs=0.1)
+        assert odds.off[0] == pytest.approx(expected, rel=0.3)
+
+
+def test_while_few_have_ended_those_that_run_are_counted_every_so_many_steps():
+    lengths = OutputLengths()
+    running = [answer(id, 10) for id in range(10)]
+    lengths.finished(answer(-1, 10))
+    lengths.refresh(running, 0)
+    assert not lengths.is_due(FEW_STEPS - 1)
+    assert lengths.is_due(FEW_STEPS)
+    seen(lengths, *[50] * 2 * FEW)
+    lengths.refresh(running, FEW_STEPS)
+    assert not lengths.is_due(100 * FEW_STEPS)
 
 
 @given(st.lists(st.integers(1, 5000), max_size=60), st.integers(0, 3000), st.integers(1, 6000))

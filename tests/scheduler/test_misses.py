@@ -1,7 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servekit.scheduler.kv import KvBlocks, KvSettings
+from servekit.scheduler.groups import KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.request import Request
 
 SYSTEM = list(range(900, 908))
@@ -13,7 +14,7 @@ def blocks(num_blocks: int = 20, **more: object) -> KvBlocks:
 
 def served(kv: KvBlocks, prompt: list[int], salt: bytes = b"") -> dict[str, int]:
     """Serve one alone; returns what it missed, without the zeros."""
-    before = kv.missed
+    before = dict(kv.cache.misses.tokens)
     request = Request(1, prompt, 8, salt=salt)
     kv.seat(request, kv.lookup(request))
     request.computed = request.committed = len(prompt)
@@ -21,7 +22,7 @@ def served(kv: KvBlocks, prompt: list[int], salt: bytes = b"") -> dict[str, int]
     kv.committed(request)
     kv.release(request)
     kv.take_copies()
-    counts = {reason: count - before[reason] for reason, count in kv.missed.items()}
+    counts = {reason: count - before[reason] for reason, count in kv.cache.misses.tokens.items()}
     return {reason: count for reason, count in counts.items() if count}
 
 
@@ -62,7 +63,7 @@ def test_a_request_is_counted_once_however_often_it_is_seated():
     kv.release(request)
     request.restart()
     kv.seat(request, kv.lookup(request))
-    assert sum(kv.missed.values()) == kv.query_tokens_total == 9
+    assert sum(kv.cache.misses.tokens.values()) == kv.query_tokens_total == 9
 
 
 prompts = st.lists(
@@ -77,7 +78,9 @@ def test_every_prompt_token_is_found_or_missed(prompts, num_blocks, caching):
     kv = blocks(num_blocks=num_blocks, prefix_caching=caching)
     for prompt, salt in prompts:
         served(kv, prompt, salt)
-    assert kv.hit_tokens_total + sum(kv.missed.values()) == sum(len(p) for p, _ in prompts)
+    assert kv.hit_tokens_total + sum(kv.cache.misses.tokens.values()) == sum(
+        len(p) for p, _ in prompts
+    )
 
 
 def test_old_ghosts_are_forgotten():

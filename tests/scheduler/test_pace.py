@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servekit.scheduler.kv import KvSettings
+from servekit.scheduler.groups import KvSettings
 from servekit.scheduler.pace import CLOSE, LOOK_AHEAD, LOST, Drift, Pace
 from servekit.scheduler.request import Request
 from servekit.scheduler.settings import Settings

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from servekit.scheduler.kv import Group
+from servekit.scheduler.groups import Group
 from tests.scheduler import many_traces
 from tests.scheduler.fake_executor import VOCAB
 from tests.scheduler.traffic import BRANCHES, ORDERS, Traffic

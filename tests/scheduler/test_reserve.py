@@ -3,10 +3,11 @@ from statistics import NormalDist
 
 import pytest
 
-from servekit.scheduler.kv import KvBlocks, KvSettings
+from servekit.scheduler.groups import KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.lengths import OutputLengths
+from servekit.scheduler.predicted import BUDGET, KEEP_STEPS, KEEP_STEPS_TIGHT, RESERVES
 from servekit.scheduler.request import Request
-from servekit.scheduler.reserve import KEEP_STEPS, KEEP_STEPS_TIGHT, RESERVES
 from servekit.scheduler.settings import Settings
 from tests.conftest import tiny_config
 from tests.scheduler.fake_executor import FakeExecutor, drain, make_scheduler, request, step
@@ -180,6 +181,51 @@ def peak(lengths):
     ends = sorted(lengths)
     taken = [(len(ends) - n) * -(-(63 + end) // SIZE) for n, end in enumerate(ends)]
     return max(taken) - 4 * len(ends) - 1
+
+
+def test_the_fewer_answers_are_known_the_more_is_asked_for():
+    asked = []
+    for times in (1, 4, 40):
+        world = World("predicted")
+        world.learn(*[40, 80, 120, 160, 200] * times)
+        for id in range(30):
+            world.seat(id)
+        asked.append(world.asked(newcomer()))
+    assert asked == sorted(asked, reverse=True)
+    assert asked[0] > 1.1 * asked[-1]
+
+
+def test_after_a_preemption_more_is_asked_for_until_enough_have_ended_without_one():
+    world = World("predicted")
+    world.learn(*[random.Random(id).randint(10, 600) for id in range(3000)])
+    for id in range(30):
+        world.seat(id)
+    before = world.asked(newcomer())
+    world.reserve.failed()
+    warned = world.asked(newcomer())
+    assert warned > before
+    world.learn(*[300] * round(1 / BUDGET))
+    world.step += KEEP_STEPS
+    world.asked(newcomer())
+    assert world.reserve.wary == pytest.approx(0.0, abs=1e-9)
+
+
+def test_those_that_run_are_counted_where_they_are_once_the_first_answers_have_ended():
+    """One of forty is at its end after two tokens: the others are not taken to end as soon."""
+    world = World("predicted")
+    for id in range(40):
+        world.seat(id)
+    world.asked(newcomer())
+    for one in world.running:
+        one.tokens += [2, 2]
+    world.step += 1
+    one = world.running[0]
+    one.finish = "stop"
+    world.lengths.finished(one)
+    world.leave(one)
+    assert world.lengths.survival(one).beyond(3) < 0.7
+    world.asked(newcomer())
+    assert world.lengths.survival(one).beyond(3) > 0.9
 
 
 def test_close_times_are_held_to_a_stricter_quantile():

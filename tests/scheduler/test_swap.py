@@ -1,6 +1,5 @@
-import pytest
-
-from servekit.scheduler.kv import Group, KvBlocks, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.request import Request
 
 SYSTEM = list(range(900, 908))
@@ -92,13 +91,12 @@ def test_a_host_block_is_written_again_only_after_a_batch_that_reads_it():
     assert kv.swap_out(second)
 
 
-@pytest.mark.parametrize("end", ["forget", "release"])
-def test_one_that_ends_while_swapped_gives_its_host_blocks_back(end):
+def test_one_that_ends_while_swapped_gives_its_host_blocks_back():
     kv = blocks()
     request = running(kv, 1, list(range(9)))
     kv.swap_out(request)
     kv.take_copies()
-    getattr(kv, end)(request)
+    kv.release(request)
     kv.take_copies()
     assert (kv.num_host_free, kv.is_swapped(request)) == (8, False)
     kv.check([])

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servekit.scheduler.kv import Group, KvBlocks, KvSettings
+from servekit.scheduler.groups import Group, KvSettings
+from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.request import Request
 from servekit.spec.groups import LayerGroup
 from tests.scheduler.kv_world import drawn, live
