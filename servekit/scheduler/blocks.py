@@ -1,7 +1,7 @@
 """Who holds which KV block, and what the free ones still remember."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice, repeat
 
 AHEAD = 64
@@ -27,6 +27,9 @@ class BlockPool:
     nothing), evictable (free, but found by the hash of its content until it is handed out again)
     or kept (the same, but pinned). Empty blocks go first, then the evictable one that was given
     back longest ago, then so of the kept ones. Every operation takes constant time a block.
+
+    Lists and not dictionaries hold what is known of a block: there are tens of thousands, and
+    memory is what these operations wait for.
     """
 
     def __init__(
@@ -39,18 +42,37 @@ class BlockPool:
         self.evicted = evicted
         self.holders = [0] * num_blocks
         self.empty = list(range(num_blocks - 1, 0, -1))
-        self.evictable: OrderedDict[int, None] = OrderedDict()
         self.kept: OrderedDict[int, None] = OrderedDict()
         self.pinned: set[int] = set()
         """Remembered blocks, added while held, that are kept when they are given back."""
         self.block_of: dict[bytes, int] = {}
-        self.hash_of: dict[int, bytes] = {}
+        self.content: list[bytes | None] = [None] * num_blocks
+        """Of a block that is remembered, the hash that it is found by."""
+        self.turns: deque[tuple[int, list[int]]] = deque()
+        """Blocks that became evictable together, the first ones first. Those of them that were
+        held again since are still listed: they have another `turn_of`.
+        """
+        self.turn_of = [0] * num_blocks
+        """In which an evictable block is listed; 0: it is not evictable."""
+        self.turn = 0
+        self.listed = 0
+        """Blocks in all turns together."""
+        self.num_evictable = 0
         self.num_free = num_blocks - 1
         """Empty, evictable and kept ones together; it is asked for all the time."""
 
     @property
     def num_cached(self) -> int:
         return len(self.block_of)
+
+    @property
+    def evictable(self) -> list[int]:
+        """In the order in which they go."""
+        return [block for turn, listed in self.turns for block in self._still(turn, listed)]
+
+    def _still(self, turn: int, listed: list[int]) -> list[int]:
+        turn_of = self.turn_of
+        return [block for block in listed if turn_of[block] == turn]
 
     def take(self, count: int) -> list[int]:
         assert count <= self.num_free, f"asked for {count} blocks, {self.num_free} are free"
@@ -60,7 +82,7 @@ class BlockPool:
             del self.empty[left:]
             blocks.reverse()
         else:
-            evicted = self._evict(max(-left, min(self.ahead, len(self.evictable))))
+            evicted = self._evict(max(-left, min(self.ahead, self.num_evictable)))
             blocks = self.empty[::-1] + evicted[:-left]
             self.empty = evicted[: -left - 1 : -1]
         _each(map(self.holders.__setitem__, blocks, repeat(1)))
@@ -69,16 +91,34 @@ class BlockPool:
 
     def _evict(self, count: int) -> list[int]:
         """The oldest first."""
-        blocks = list(islice(self.evictable, count))
-        _each(map(self.evictable.__delitem__, blocks))
+        blocks = self._oldest(count)
         if len(blocks) < count:
             kept = list(islice(self.kept, count - len(blocks)))
             _each(map(self.kept.__delitem__, kept))
             self.pinned.difference_update(kept)
             blocks += kept
-        contents = list(map(self.hash_of.pop, blocks))
+        contents = [content for content in map(self.content.__getitem__, blocks) if content]
+        _each(map(self.content.__setitem__, blocks, repeat(None)))
         _each(map(self.block_of.__delitem__, contents))
         self.evicted(blocks, contents)
+        return blocks
+
+    def _oldest(self, count: int) -> list[int]:
+        """Evictable ones, which are that no more; so many, or all."""
+        blocks: list[int] = []
+        turns = self.turns
+        while turns and len(blocks) < count:
+            turn, listed = turns[0]
+            still, missing = self._still(turn, listed), count - len(blocks)
+            blocks += still[:missing]
+            if len(still) > missing:
+                turns[0] = turn, still[missing:]
+                self.listed -= len(listed) - len(still) + missing
+            else:
+                turns.popleft()
+                self.listed -= len(listed)
+        _each(map(self.turn_of.__setitem__, blocks, repeat(0)))
+        self.num_evictable -= len(blocks)
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -86,13 +126,17 @@ class BlockPool:
         holders = self.holders
         for block in blocks:
             if not holders[block]:
-                del (self.kept if block in self.pinned else self.evictable)[block]
                 self.num_free -= 1
+                if block in self.pinned:
+                    del self.kept[block]
+                else:
+                    self.turn_of[block] = 0
+                    self.num_evictable -= 1
             holders[block] += 1
 
     def give_back(self, blocks: list[int]) -> None:
         """Let go of a block table. Its end is evicted first: a prefix serves more than a suffix."""
-        holders, cached = self.holders, self.hash_of
+        holders = self.holders
         counts = list(map(holders.__getitem__, blocks))
         if counts.count(1) == len(counts):
             _each(map(holders.__setitem__, blocks, repeat(0)))
@@ -100,13 +144,15 @@ class BlockPool:
         else:
             free = self._let_go(blocks)
         self.num_free += len(free)
-        remembered = list(filter(cached.__contains__, free))
-        if len(remembered) < len(free):
-            self.empty += [block for block in free if block not in cached]
+        content = self.content
+        if None in map(content.__getitem__, free):
+            self.empty += [block for block in free if content[block] is None]
+            free = [block for block in free if content[block] is not None]
         if self.pinned:
-            self.kept.update(dict.fromkeys(b for b in remembered if b in self.pinned))
-            remembered = [block for block in remembered if block not in self.pinned]
-        self.evictable.update(dict.fromkeys(remembered))
+            self.kept.update(dict.fromkeys(block for block in free if block in self.pinned))
+            free = [block for block in free if block not in self.pinned]
+        if free:
+            self._line_up(free)
 
     def _let_go(self, blocks: list[int]) -> list[int]:
         """One holder less of each, the last first; returns those that nobody holds any more."""
@@ -117,18 +163,33 @@ class BlockPool:
                 free.append(block)
         return free
 
+    def _line_up(self, blocks: list[int]) -> None:
+        """They are evictable now, after all others. What was held again is sorted out from time to
+        time, or a cache that is hit much would list ever more.
+        """
+        self.turn += 1
+        _each(map(self.turn_of.__setitem__, blocks, repeat(self.turn)))
+        self.turns.append((self.turn, blocks))
+        self.num_evictable += len(blocks)
+        self.listed += len(blocks)
+        if self.listed > 2 * self.num_blocks:
+            still = ((turn, self._still(turn, listed)) for turn, listed in self.turns)
+            self.turns = deque(entry for entry in still if entry[1])
+            self.listed = self.num_evictable
+
     def find(self, content: bytes) -> int | None:
         return self.block_of.get(content)
 
     def is_free(self, block: int) -> bool:
         return not self.holders[block]
 
-    def remember_all(self, blocks: Sequence[int], contents: Sequence[bytes]) -> bool:
-        """Let `find` give these held blocks; False, and nothing happens: it gives some already."""
-        if not self.block_of.keys().isdisjoint(contents):
+    def remember_all(self, blocks: list[int], contents: list[bytes]) -> bool:
+        """Let `find` give these held blocks, whose contents differ; False: it gives others for some
+        of them, so that each is to be remembered by itself.
+        """
+        if list(map(self.block_of.setdefault, contents, blocks)) != blocks:
             return False
-        self.block_of.update(zip(contents, blocks, strict=True))
-        self.hash_of.update(zip(blocks, contents, strict=True))
+        _each(map(self.content.__setitem__, blocks, contents))
         return True
 
     def remember(self, block: int, content: bytes) -> bool:
@@ -138,7 +199,7 @@ class BlockPool:
         """
         if self.block_of.setdefault(content, block) != block:
             return False
-        self.hash_of[block] = content
+        self.content[block] = content
         return True
 
     def check(self, tables: Iterable[list[int]]) -> None:
@@ -146,14 +207,18 @@ class BlockPool:
         held = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):
             assert self.holders[block] == held[block], f"block {block} has holders nobody knows"
-        free = [*self.empty, *self.evictable, *self.kept]
+        evictable = self.evictable
+        free = [*self.empty, *evictable, *self.kept]
         assert self.num_free == len(free), "free blocks are miscounted"
         in_use = [block for block in range(self.num_blocks) if self.holders[block]]
         assert sorted(free + in_use) == list(range(1, self.num_blocks)), "a block leaked"
-        assert not any(block in self.hash_of for block in self.empty), "an empty block is cached"
-        found = [*self.evictable, *self.kept]
-        assert all(block in self.hash_of for block in found), "evictable, but never found"
-        assert self.block_of == {content: block for block, content in self.hash_of.items()}
-        assert self.pinned <= self.hash_of.keys(), "a block is pinned that is not cached"
-        assert self.pinned.isdisjoint(self.evictable), "a pinned block is evicted like any other"
+        assert not any(self.content[block] for block in self.empty), "an empty block is cached"
+        assert all(self.content[block] for block in (*evictable, *self.kept)), "it is never found"
+        known = {content: block for block, content in enumerate(self.content) if content}
+        assert self.block_of == known, "what is found is not what is there"
+        assert self.num_evictable == len(evictable), "evictable blocks are miscounted"
+        assert self.listed == sum(len(listed) for _, listed in self.turns), "the list is miscounted"
+        assert sum(map(bool, self.turn_of)) == len(evictable), "evictable, but not listed"
+        assert all(self.content[block] for block in self.pinned), "pinned, but not cached"
+        assert self.pinned.isdisjoint(evictable), "a pinned block is evicted like any other"
         assert self.pinned.issuperset(self.kept), "a block is kept that is not pinned"

@@ -242,5 +242,5 @@ class PrefixCache:
         self.siblings.check()
         pool = self.pool
         for block in self.siblings.known:
-            assert pool.holders[block] or block in pool.hash_of, f"{block} is copied, but empty"
+            assert pool.holders[block] or pool.content[block], f"{block} is copied, but empty"
         assert all(self.next_of[r.id] == content for content, r in self.computing.items())

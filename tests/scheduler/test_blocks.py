@@ -124,10 +124,28 @@ def test_who_asked_is_told_what_is_evicted():
     assert told == [([table[0]], [b"content"])]
 
 
-def test_contents_are_remembered_together_only_if_all_are_new():
+def test_contents_are_remembered_together_or_else_one_by_one():
     pool = BlockPool(4)
     table = pool.take(3)
     assert pool.remember_all(table[:2], [b"1", b"2"])
-    assert not pool.remember_all(table[1:], [b"2", b"3"])
-    assert pool.find(b"3") is None
     pool.check([table])
+    assert not pool.remember_all([table[0], table[2]], [b"2", b"3"])
+    assert not pool.remember(table[0], b"2")
+    assert pool.remember(table[2], b"3")
+    assert [pool.find(content) for content in (b"1", b"2", b"3")] == table
+    pool.check([table])
+
+
+def test_blocks_that_are_found_again_and_again_do_not_lengthen_the_list_of_evictable_ones():
+    pool = BlockPool(20)
+    table = pool.take(10)
+    pool.remember_all(table, [bytes([block]) for block in table])
+    pool.give_back(table)
+    for _ in range(50):
+        pool.share(table[:4])
+        pool.give_back(table[:4])
+        assert pool.listed <= 2 * pool.num_blocks + 4
+        pool.check([])
+    pool.take(19 - 10)
+    assert pool.take(6) == table[:3:-1]
+    assert pool.take(4) == table[3::-1]

@@ -31,7 +31,7 @@ def books(scheduler: Scheduler) -> list[Any]:
     """All that later decisions rest on."""
     kv, pool, pace = scheduler.kv, scheduler.kv.pool, scheduler.pace
     held = [(r.id, r.tokens, r.tables, r.sealed, r.computed) for r in scheduler.running]
-    blocks = [pool.empty, list(pool.evictable), pool.holders, pool.block_of, pool.hash_of]
+    blocks = [pool.empty, pool.evictable, pool.holders, pool.block_of, pool.content]
     learnt = [pace.step_s, pace.decoding.steps, pace.decoding.log]
     return [held, blocks, kv.cache.siblings.after, kv.cache.merged_total, learnt]
 
