@@ -53,7 +53,7 @@ class BlockPool:
         held again since are still listed: they have another `turn_of`.
         """
         self.turn_of = [0] * num_blocks
-        """In which an evictable block is listed; 0: it is not evictable."""
+        """In which an evictable block is listed."""
         self.turn = 0
         self.listed = 0
         """Blocks in all turns together."""
@@ -117,7 +117,6 @@ class BlockPool:
             else:
                 turns.popleft()
                 self.listed -= len(listed)
-        _each(map(self.turn_of.__setitem__, blocks, repeat(0)))
         self.num_evictable -= len(blocks)
         return blocks
 
@@ -218,7 +217,6 @@ class BlockPool:
         assert self.block_of == known, "what is found is not what is there"
         assert self.num_evictable == len(evictable), "evictable blocks are miscounted"
         assert self.listed == sum(len(listed) for _, listed in self.turns), "the list is miscounted"
-        assert sum(map(bool, self.turn_of)) == len(evictable), "evictable, but not listed"
         assert all(self.content[block] for block in self.pinned), "pinned, but not cached"
         assert self.pinned.isdisjoint(evictable), "a pinned block is evicted like any other"
         assert self.pinned.issuperset(self.kept), "a block is kept that is not pinned"

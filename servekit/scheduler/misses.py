@@ -27,18 +27,20 @@ class Misses:
             ("first_seen", "evicted", "salt", "unaligned", "disabled"), 0
         )
         self.hits = 0
-        self.ghosts: set[bytes] = set()
-        self.older_ghosts: set[bytes] = set()
+        self.ghosts: set[int] = set()
+        self.older_ghosts: set[int] = set()
+        """Hashes of contents: to keep the contents themselves would cost more than all else here."""
         self.salts: OrderedDict[int, bytes | None] = OrderedDict()
 
     def evict(self, contents: Iterable[bytes]) -> None:
         """Blocks of these contents are no longer there."""
-        self.ghosts.update(contents)
+        self.ghosts.update(map(hash, contents))
         if len(self.ghosts) > self.remembered:
             self.older_ghosts, self.ghosts = self.ghosts, set()
 
     def _was_here(self, content: bytes, pool: BlockPool) -> bool:
-        return content in self.ghosts or content in self.older_ghosts or content in pool.block_of
+        ghost = hash(content)
+        return ghost in self.ghosts or ghost in self.older_ghosts or content in pool.block_of
 
     def disabled(self, request: Request) -> None:
         self.tokens["disabled"] += len(request.prompt)

@@ -47,7 +47,7 @@ class PrefixCache:
     def __init__(self, settings: KvSettings) -> None:
         self.settings = settings
         self.block_size = settings.block_size
-        self.misses = Misses(settings.block_size, max(4096, 2 * settings.num_blocks))
+        self.misses = Misses(settings.block_size, max(4096, settings.num_blocks))
         self.siblings = Siblings()
         self.pool = BlockPool(settings.num_blocks, self._evicted)
         self.windows = Windows(settings, self.pool)
