@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from itertools import islice, repeat
+from itertools import islice
 
 AHEAD = 64
 """Blocks that are evicted at once, at most: one by one costs several times as much. Of a small pool
@@ -12,11 +12,6 @@ as many as one in 256, so that hardly any content goes before it must.
 
 def _nobody(blocks: list[int], contents: list[bytes]) -> None:
     """Nobody asked to be told."""
-
-
-def _each(results: Iterable[object]) -> None:
-    """Have them all, for what that does."""
-    deque(results, maxlen=0)
 
 
 class BlockPool:
@@ -85,7 +80,9 @@ class BlockPool:
             evicted = self._evict(max(-left, min(self.ahead, self.num_evictable)))
             blocks = self.empty[::-1] + evicted[:-left]
             self.empty = evicted[: -left - 1 : -1]
-        _each(map(self.holders.__setitem__, blocks, repeat(1)))
+        holders = self.holders
+        for block in blocks:
+            holders[block] = 1
         self.num_free -= count
         return blocks
 
@@ -94,12 +91,15 @@ class BlockPool:
         blocks = self._oldest(count)
         if len(blocks) < count:
             kept = list(islice(self.kept, count - len(blocks)))
-            _each(map(self.kept.__delitem__, kept))
+            for block in kept:
+                del self.kept[block]
             self.pinned.difference_update(kept)
             blocks += kept
-        contents = [content for content in map(self.content.__getitem__, blocks) if content]
-        _each(map(self.content.__setitem__, blocks, repeat(None)))
-        _each(map(self.block_of.__delitem__, contents))
+        content, block_of = self.content, self.block_of
+        contents: list[bytes] = list(map(content.__getitem__, blocks))  # type: ignore[arg-type]
+        for block, gone in zip(blocks, contents, strict=True):
+            content[block] = None
+            del block_of[gone]
         self.evicted(blocks, contents)
         return blocks
 
@@ -138,8 +138,9 @@ class BlockPool:
         holders = self.holders
         counts = list(map(holders.__getitem__, blocks))
         if counts.count(1) == len(counts):
-            _each(map(holders.__setitem__, blocks, repeat(0)))
             free = blocks[::-1]
+            for block in free:
+                holders[block] = 0
         else:
             free = self._let_go(blocks)
         self.num_free += len(free)
@@ -166,9 +167,11 @@ class BlockPool:
         """They are evictable now, after all others. What was held again is sorted out from time to
         time, or a cache that is hit much would list ever more.
         """
-        self.turn += 1
-        _each(map(self.turn_of.__setitem__, blocks, repeat(self.turn)))
-        self.turns.append((self.turn, blocks))
+        self.turn = turn = self.turn + 1
+        turn_of = self.turn_of
+        for block in blocks:
+            turn_of[block] = turn
+        self.turns.append((turn, blocks))
         self.num_evictable += len(blocks)
         self.listed += len(blocks)
         if self.listed > 2 * self.num_blocks:
@@ -188,7 +191,9 @@ class BlockPool:
         """
         if list(map(self.block_of.setdefault, contents, blocks)) != blocks:
             return False
-        _each(map(self.content.__setitem__, blocks, contents))
+        content = self.content
+        for block, known_by in zip(blocks, contents, strict=True):
+            content[block] = known_by
         return True
 
     def remember(self, block: int, content: bytes) -> bool:
