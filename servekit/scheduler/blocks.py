@@ -107,16 +107,13 @@ class BlockPool:
         """Evictable ones, which are that no more; so many, or all."""
         blocks: list[int] = []
         turns = self.turns
-        while turns and len(blocks) < count:
+        while turns and (missing := count - len(blocks)):
             turn, listed = turns[0]
-            still, missing = self._still(turn, listed), count - len(blocks)
-            blocks += still[:missing]
-            if len(still) > missing:
-                turns[0] = turn, still[missing:]
-                self.listed -= len(listed) - len(still) + missing
-            else:
+            blocks += self._still(turn, listed[:missing])
+            self.listed -= min(missing, len(listed))
+            del listed[:missing]
+            if not listed:
                 turns.popleft()
-                self.listed -= len(listed)
         self.num_evictable -= len(blocks)
         return blocks
 
@@ -145,8 +142,8 @@ class BlockPool:
             free = self._let_go(blocks)
         self.num_free += len(free)
         content = self.content
-        if None in map(content.__getitem__, free):
-            self.empty += [block for block in free if content[block] is None]
+        if empty := [block for block in free if content[block] is None]:
+            self.empty += empty
             free = [block for block in free if content[block] is not None]
         if self.pinned:
             self.kept.update(dict.fromkeys(block for block in free if block in self.pinned))
