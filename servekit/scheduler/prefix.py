@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
+from struct import iter_unpack
 
 from servekit.scheduler.blocks import BlockPool
 from servekit.scheduler.groups import Group
@@ -26,11 +27,11 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     Each hash covers its parent's and its own tokens, so equal hashes mean equal prefixes. SHA-256,
     because a prompt may be written to collide with another's.
     """
-    content = array(TOKEN, tokens).tobytes()
-    width = block_size * TOKEN_BYTES
+    full = len(tokens) - len(tokens) % block_size
+    content = array(TOKEN, tokens[:full])
     hashes = []
-    for end in range(width, len(content) + 1, width):
-        parent = sha256(parent + content[end - width : end]).digest()
+    for (block,) in iter_unpack(f"{block_size * TOKEN_BYTES}s", content):
+        parent = sha256(parent + block).digest()
         hashes.append(parent)
     return hashes
 
