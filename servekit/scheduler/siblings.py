@@ -50,12 +50,17 @@ class Siblings:
                 siblings.remove(block)
 
     def closest(self, parent: bytes, tokens: list[int]) -> tuple[int, int]:
-        """The block after `parent` that begins with most of `tokens`, and how many; 0, 0: none."""
+        """The block after `parent` that begins with most of `tokens`, and how many; 0, 0: none.
+
+        Of most blocks one token tells that they do not begin with more than another.
+        """
         best, most = 0, 0
         for block in reversed(self.after.get(parent, ())):
-            count = common_start(self.known[block][1], tokens)
-            if count > most:
-                best, most = block, count
+            start = self.known[block][1]
+            if start[most : most + 1] == tokens[most : most + 1]:
+                count = common_start(start, tokens)
+                if count > most:
+                    best, most = block, count
         return best, most
 
     def check(self) -> None:
