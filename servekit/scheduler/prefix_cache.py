@@ -150,7 +150,7 @@ class PrefixCache:
         for number, table in enumerate(request.tables):
             contents = [key_of(content, number) for content in hashes] if number else hashes
             blocks = table[sealed:full]
-            if all(blocks) and self.pool.remember_all(blocks, contents):
+            if (self.whole or all(blocks)) and self.pool.remember_all(blocks, contents):
                 self._show(request, table, range(sealed, full))
             else:
                 self._show(request, table, self._offer(request, number, contents))
