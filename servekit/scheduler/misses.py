@@ -7,6 +7,9 @@ from typing import Literal
 from servekit.scheduler.blocks import BlockPool
 from servekit.scheduler.request import Request
 
+GHOST_SETS = 8
+"""Among which the evicted blocks that are remembered are divided."""
+
 Reason = Literal["first_seen", "evicted", "salt", "unaligned", "disabled"]
 
 
@@ -27,20 +30,26 @@ class Misses:
             ("first_seen", "evicted", "salt", "unaligned", "disabled"), 0
         )
         self.hits = 0
-        self.ghosts: set[int] = set()
-        self.older_ghosts: set[int] = set()
-        """Hashes of contents: to keep the contents themselves would cost more than all else here."""
+        self.ghosts: list[set[int]] = [set()]
+        self.older_ghosts: list[set[int]] = []
+        """Hashes of contents: to keep the contents themselves would cost more than all else here.
+        In some sets, each small enough to be near while it is filled.
+        """
         self.salts: OrderedDict[int, bytes | None] = OrderedDict()
 
     def evict(self, contents: Iterable[bytes]) -> None:
         """Blocks of these contents are no longer there."""
-        self.ghosts.update(map(hash, contents))
-        if len(self.ghosts) > self.remembered:
-            self.older_ghosts, self.ghosts = self.ghosts, set()
+        newest = self.ghosts[-1]
+        newest.update(map(hash, contents))
+        if len(newest) * GHOST_SETS > self.remembered:
+            if sum(map(len, self.ghosts)) > self.remembered:
+                self.older_ghosts, self.ghosts = self.ghosts, []
+            self.ghosts.append(set())
 
     def _was_here(self, content: bytes, pool: BlockPool) -> bool:
         ghost = hash(content)
-        return ghost in self.ghosts or ghost in self.older_ghosts or content in pool.block_of
+        sets = (*self.ghosts, *self.older_ghosts)
+        return content in pool.block_of or any(ghost in some for some in sets)
 
     def disabled(self, request: Request) -> None:
         self.tokens["disabled"] += len(request.prompt)
