@@ -32,9 +32,11 @@ class Report:
 
     @property
     def growth(self) -> float:
-        """Resident memory at the end over that after the first quarter, less one."""
-        quarter = self.memory_mib[len(self.memory_mib) // 4]
-        return self.memory_mib[-1] / quarter - 1
+        """Resident memory of the last quarter over that of the second, less one. The least of each
+        is taken: a step under way has tensors that are gone after it, and what leaks stays.
+        """
+        quarter = max(1, len(self.memory_mib) // 4)
+        return min(self.memory_mib[-quarter:]) / min(self.memory_mib[quarter : 2 * quarter]) - 1
 
     @property
     def good(self) -> bool:
