@@ -68,11 +68,7 @@ class StepModel:
         rows = decodes * queries + len(prefill)
         if self.is_bound:
             return self._bound_s(tokens, rows, decodes, context, prefill)
-        prompts = sum(
-            self.of_pairs(window, pairs(*chunk, window))
-            for chunk in prefill
-            for window in self.windows
-        )
+        prompts = sum(_prompts(stage, prefill) for stage in self.stages)
         linear = self.of_tokens(tokens) + self.of_rows(rows)
         return self.host_s + linear + self.of_decodes(decodes, context) + prompts
 
