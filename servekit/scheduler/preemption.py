@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from servekit.config.scheduling import SchedulerConfig
 from servekit.scheduler.kv import KvBlocks
 from servekit.scheduler.request import Request
-from servekit.scheduler.settings import Settings
+from servekit.scheduler.settings import Settings, StepTime
 
 Remaining = Callable[[Request], float]
 """Output tokens that a request is expected to go on for."""
@@ -52,19 +52,27 @@ def victim(
     return min(spared or candidates, key=lambda request: rule(request, kv, remaining))
 
 
-def by_swap(request: Request, kv: KvBlocks, settings: Settings) -> bool:
-    """Whether copying its blocks to host memory and back takes less than computing them again.
+def swap_or_again_s(
+    blocks: int, computed: int, there: int, step_time: StepTime, block_copy_s: float
+) -> tuple[float, float]:
+    """Seconds to copy so many blocks to host memory and back, and to compute again what of
+    `computed` tokens is not `there` any more.
 
     The copies stop the step they are in; computing again goes with others' decodes, so only what
     it adds to their step counts.
     """
+    again = max(0, computed - there)
+    beside = step_time.seconds(1, computed)
+    both = step_time.seconds(1, computed, [(again, there)] if again else [])
+    return 2 * blocks * block_copy_s, both - beside
+
+
+def by_swap(request: Request, kv: KvBlocks, settings: Settings) -> bool:
+    """Whether copying its blocks to host memory and back takes less than computing them again."""
     blocks = sum(1 for table in request.tables for block in table if block)
-    if settings.step_time is None or settings.block_copy_s is None:
-        return False
-    if not 0 < blocks <= kv.num_host_free:
+    step_time, copy_s = settings.step_time, settings.block_copy_s
+    if step_time is None or copy_s is None or not 0 < blocks <= kv.num_host_free:
         return False
     there = kv.surviving_tokens(request)
-    again = max(0, request.computed - there)
-    beside = settings.step_time.seconds(1, request.computed)
-    both = settings.step_time.seconds(1, request.computed, [(again, there)] if again else [])
-    return 2 * blocks * settings.block_copy_s < both - beside
+    copies, again = swap_or_again_s(blocks, request.computed, there, step_time, copy_s)
+    return copies < again

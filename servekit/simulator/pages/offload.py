@@ -3,6 +3,7 @@
 import math
 
 from servekit.config.schema import Config
+from servekit.scheduler.preemption import swap_or_again_s
 from servekit.scheduler.settings import settings_of
 from servekit.simulator.pages.metrics import number
 from servekit.simulator.record import Report
@@ -26,8 +27,7 @@ def unused(report: Report, config: Config) -> str | None:
     of = f"the {number(tokens)} tokens that a preempted request had on average"
     if blocks > settings.kv.host_blocks:
         return f"{said}: it has room for {settings.kv.host_blocks:,} blocks, {of} take {blocks:,}"
-    copies = 2 * blocks * (settings.block_copy_s or 0.0)
-    again = model.seconds(1, tokens, [(tokens, 0)]) - model.seconds(1, tokens)
+    copies, again = swap_or_again_s(blocks, tokens, 0, model, settings.block_copy_s or 0.0)
     if copies < again:
         return f"{said}: enough of what was preempted was left in the prefix cache"
     return (
