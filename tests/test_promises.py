@@ -9,7 +9,7 @@ ROW = re.compile(r"^\| (?!Promise)(?!-)(.+) \| (.+) \|$", re.MULTILINE)
 
 def test_every_promise_names_tests_that_exist() -> None:
     rows = ROW.findall((ROOT / "docs" / "promises.md").read_text())
-    assert len(rows) > 5
+    assert rows
     for promise, held_by in rows:
         tests = re.findall(r"`([^`]+)`", held_by)
         assert tests, f"nothing holds: {promise}"
