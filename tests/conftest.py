@@ -170,7 +170,16 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "trace_speed": 1.0,
         },
         "calibration": {"constants": None},
-        "server": {"host": "127.0.0.1", "port": 0, "drain_s": 5.0, "max_body_mib": 4.0},
+        "server": {
+            "host": "127.0.0.1",
+            "port": 0,
+            "drain_s": 5.0,
+            "max_body_mib": 4.0,
+            "api_keys": None,
+            "allow_anyone": False,
+            "tls_cert": None,
+            "tls_key": None,
+        },
         "telemetry": {"exporter": "prometheus", "step_log": None},
     }
     for group, changes in groups.items():

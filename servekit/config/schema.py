@@ -217,6 +217,28 @@ class ServerConfig(Group):
         description="after SIGTERM, seconds that running requests may take to finish"
     )
     max_body_mib: PositiveFloat = Field(description="largest request body, MiB")
+    api_keys: str | None = Field(
+        description="keys that are let in: a file of lines that servekit keys makes, or env:NAME, "
+        "a variable with such lines; null: nobody is asked for one"
+    )
+    allow_anyone: bool = Field(
+        description="with api_keys: null, serve everyone who reaches host, also from elsewhere"
+    )
+    tls_cert: str | None = Field(
+        description="a PEM file with the certificate and those above it; null: no TLS"
+    )
+    tls_key: str | None = Field(description="a PEM file with the key of tls_cert, not encrypted")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together; give both or none")
+        if self.allow_anyone and self.api_keys is not None:
+            raise ValueError(
+                "allow_anyone is for a server without keys, and api_keys is set; api_keys: null "
+                "lets everyone in"
+            )
+        return self
 
 
 class TelemetryConfig(Group):

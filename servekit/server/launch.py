@@ -27,6 +27,7 @@ from servekit.model.sources import fetch
 from servekit.model.tokenizer import load_tokenizer
 from servekit.planner.plan import Plan
 from servekit.server.app import build_app
+from servekit.server.entrance import check_entrance, tls_files
 from servekit.server.errors import error_of
 from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
@@ -66,8 +67,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
-    """Serves until it is told to stop; the exit code. Raises ServekitError without a port."""
+    """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
+    ConfigError where nobody said that everyone may come in."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    check_entrance(config)
     listener = listen(config.server.host, config.server.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Deployment(config, plan, listener, as_json).run())
@@ -100,7 +103,9 @@ class Deployment:
         self.config, self.plan, self.as_json = config, plan, as_json
         self.listener = listener
         host, port = listener.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        tls = tls_files(config.server)
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         exporter = EXPORTERS[config.telemetry.exporter]()
         self.metrics = Metrics(exporter.meter, config.model.name, lambda: self.service.snapshot())
         self.metrics.sizes(
@@ -120,6 +125,7 @@ class Deployment:
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=int(LAST_EVENTS_S),
+                **tls,
             )
         )
         self.stop_asked = asyncio.Event()

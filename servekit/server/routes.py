@@ -11,6 +11,7 @@ from litestar.params import FromPath
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import limits
+from servekit.server.access import INFERENCE
 from servekit.server.chat import ChatStyle, chat_job, chat_tokens
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
@@ -61,7 +62,7 @@ def wants_usage(fields: SamplingFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-@post("/v1/chat/completions", status_code=200)
+@post("/v1/chat/completions", status_code=200, opt=INFERENCE)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, ChatRequest)
@@ -79,7 +80,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
     return await respond(request, service, asked, job, style)
 
 
-@post("/v1/completions", status_code=200)
+@post("/v1/completions", status_code=200, opt=INFERENCE)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, CompletionRequest)
@@ -98,7 +99,7 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await respond(request, service, asked, job, style)
 
 
-@post("/tokenize", status_code=200)
+@post("/tokenize", status_code=200, opt=INFERENCE)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, TokenizeRequest)
     body = asked.body
@@ -114,7 +115,7 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post("/detokenize", status_code=200)
+@post("/detokenize", status_code=200, opt=INFERENCE)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, DetokenizeRequest)
     body = asked.body
@@ -134,12 +135,12 @@ def model_card(service: Service) -> ModelCard:
     )
 
 
-@get("/v1/models")
+@get("/v1/models", opt=INFERENCE)
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}")
+@get("/v1/models/{name:path}", opt=INFERENCE)
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))
