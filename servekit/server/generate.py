@@ -22,6 +22,7 @@ from servekit.errors import (
     ServekitError,
     from_code,
 )
+from servekit.server.accounts import Bill, Used
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
 from servekit.server.wire import PromptTokensDetails, Usage
@@ -79,6 +80,9 @@ class Running:
 
     stream: RequestStream
     answer: Answer
+    prompt_tokens: int
+    let_in: bool = False
+    finish: str | None = None
     cached_tokens: int = 0
     first_at: float | None = None
     last_at: float = 0.0
@@ -91,6 +95,7 @@ class Generation:
     job: Job
     engine: Engine
     metrics: Metrics
+    bill: Bill
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -117,7 +122,10 @@ class Generation:
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
-        self._report(error, len(unfinished))
+        settled = self.bill.settle(self._used(), self._report(error, len(unfinished)))
+        # an error is told once its line is written; who is gone is not waited for
+        if settled is not None and isinstance(error, Exception):
+            await asyncio.gather(settled, return_exceptions=True)
 
     def end(self, error: ServekitError, reason: str) -> None:
         """Whoever consumes `pieces` gets `error` next: the server is going down."""
@@ -158,6 +166,8 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
+            if not open_answers and (settled := self.bill.settle(self._used(), None)):
+                await settled
             if said:
                 yield said
 
@@ -166,7 +176,7 @@ class Generation:
             for choice in range(self.job.n):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
                 stream = self.engine.submit(prompt, own, self.job.caller)
-                self.running.append(Running(stream, self.job.new_answer()))
+                self.running.append(Running(stream, self.job.new_answer(), len(prompt)))
 
     def usage(self) -> Usage:
         """A prompt counts once, however many answers it got."""
@@ -175,9 +185,26 @@ class Generation:
         completion = sum(one.answer.completion_tokens for one in self.running)
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
+    def _used(self) -> Used:
+        """Of what the engine let in; a prompt counts once, however many answers it got."""
+        prompts = [self.running[i : i + self.job.n] for i in range(0, self.job.size, self.job.n)]
+        taken = [answers for answers in prompts if any(one.let_in for one in answers)]
+        first = min(
+            (one.first_at for one in self.running if one.first_at is not None), default=None
+        )
+        return Used(
+            prompt_tokens=sum(answers[0].prompt_tokens for answers in taken),
+            cached_tokens=sum(answers[0].cached_tokens for answers in taken),
+            completion_tokens=sum(one.answer.completion_tokens for one in self.running),
+            ttft_s=None if first is None else first - self.job.arrived,
+            finish_reasons=[one.finish for one in self.running],
+        )
+
     async def _pump(self, index: int, stream: RequestStream) -> None:
         try:
             async for delta in stream:
+                if delta.finish not in ("error", "abort"):
+                    self.bill.let_in = self.running[index].let_in = True
                 self._hear((index, delta))
                 if delta.finish is not None:
                     return
@@ -200,8 +227,10 @@ class Generation:
         one.cached_tokens = max(one.cached_tokens, delta.cached_tokens)
         if delta.tokens:
             self._saw_tokens(one, now)
+            self.bill.spend(len(delta.tokens))
         piece = one.answer.take(delta)
         if piece.finish is not None:
+            one.finish = piece.finish
             if delta.finish is None:
                 one.stream.abort()
             decode_s = 0.0 if one.first_at is None else one.last_at - one.first_at
@@ -217,7 +246,8 @@ class Generation:
             one.first_at = now
         one.last_at = now
 
-    def _report(self, error: BaseException | None, unfinished: int) -> None:
+    def _report(self, error: BaseException | None, unfinished: int) -> str | None:
+        """The code of the error."""
         usage = self.usage()
         self.metrics.tokens(
             prompt=usage.prompt_tokens,
@@ -233,3 +263,4 @@ class Generation:
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
         self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
+        return code if code is None or self._ended_by is None else self._ended_by

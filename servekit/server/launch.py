@@ -34,6 +34,7 @@ from servekit.server.lifecycle import Lifecycle
 from servekit.server.pinned import pinned_tokens
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
+from servekit.telemetry.discreet import log_to_stderr, on_loop_error
 from servekit.telemetry.exporters import EXPORTERS
 from servekit.telemetry.metrics import Metrics
 
@@ -69,7 +70,7 @@ def listen(host: str, port: int) -> socket.socket:
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
     """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
     ConfigError where nobody said that everyone may come in."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr("%(asctime)s %(levelname)s %(message)s", log_prompts=config.telemetry.log_prompts)
     check_entrance(config)
     listener = listen(config.server.host, config.server.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -133,6 +134,7 @@ class Deployment:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(on_loop_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.on_signal, number)
         serving = asyncio.create_task(self.server.serve(sockets=[self.listener]))
@@ -145,6 +147,7 @@ class Deployment:
             await serving
             if self.engine is not None:
                 await self.engine.stop()
+            self.service.accounts.close()
 
     def on_signal(self, number: int) -> None:
         """The second time, nothing is waited for."""

@@ -25,8 +25,10 @@ encode = msgspec.json.Encoder().encode
 
 
 class Style(Protocol):
-    """How a route words what a generation says."""
+    """How a route words what a generation says; `id` is that of the answer."""
 
+    @property
+    def id(self) -> str: ...
     def opening(self) -> Iterable[msgspec.Struct]: ...
     def chunks(self, index: int, piece: Piece) -> Iterable[msgspec.Struct]: ...
     def usage_chunk(self, usage: Usage) -> msgspec.Struct: ...
@@ -44,7 +46,7 @@ async def events(
     has been sent, and an error is a chunk too."""
     begun = False
     try:
-        async with service.generation(job) as generation:
+        async with service.generation(job, style.id) as generation:
             await generation.let_in()
             begun = True
             if opening := b"".join(map(event, style.opening())):
@@ -65,7 +67,7 @@ async def events(
 async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
     """The whole answer at once."""
     answers: list[list[Piece]] = [[] for _ in range(job.size)]
-    async with service.generation(job) as generation:
+    async with service.generation(job, style.id) as generation:
         async for said in generation.pieces():
             for index, piece in said:
                 answers[index].append(piece)

@@ -23,6 +23,7 @@ def measured() -> PrometheusExporter:
     metrics.first_token("chat", 0.12)
     metrics.answer("chat", "stop", tokens=5, decode_s=0.014)
     metrics.tokens(prompt=10, cached=4, generated=5)
+    metrics.tenant_tokens("acme", "laptop", prompt=10, cached=4, completion=5)
     metrics.aborted("client_disconnected", 2)
     metrics.refused("queue_full")
     metrics.sizes("planned", weights_bytes=100, kv_tokens=50)
