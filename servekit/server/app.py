@@ -6,7 +6,7 @@ from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
 
-from servekit.server import errors, health, routes
+from servekit.server import errors, health, openapi, routes
 from servekit.server.access import ADMIN, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
@@ -23,7 +23,7 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
 
 
 def build_app(service: Service, exporter: Exporter) -> Litestar:
-    handlers = [*routes.HANDLERS, *health.HANDLERS]
+    handlers = [*routes.HANDLERS, *health.HANDLERS, *openapi.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(
@@ -40,7 +40,7 @@ def build_app(service: Service, exporter: Exporter) -> Litestar:
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt=health.ALWAYS | ADMIN)
+    @get("/metrics", opt=health.ALWAYS | ADMIN | {"media": "text/plain"})
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

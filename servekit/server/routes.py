@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import limits
-from servekit.server.access import INFERENCE
+from servekit.server.access import inference
 from servekit.server.chat import ChatStyle, chat_job, chat_tokens
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
@@ -21,7 +21,9 @@ from servekit.server.parse import Parsed, parse
 from servekit.server.service import Service
 from servekit.server.stream import Style, TokenNames, collect, events, new_id
 from servekit.server.wire import (
+    ChatCompletion,
     ChatRequest,
+    Completion,
     CompletionRequest,
     DetokenizeRequest,
     DetokenizeResponse,
@@ -62,7 +64,11 @@ def wants_usage(fields: SamplingFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-@post("/v1/chat/completions", status_code=200, opt=INFERENCE)
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    opt=inference(ChatRequest, ChatCompletion, streams=True),
+)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, ChatRequest)
@@ -80,7 +86,11 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
     return await respond(request, service, asked, job, style)
 
 
-@post("/v1/completions", status_code=200, opt=INFERENCE)
+@post(
+    "/v1/completions",
+    status_code=200,
+    opt=inference(CompletionRequest, Completion, streams=True),
+)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, CompletionRequest)
@@ -99,7 +109,11 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await respond(request, service, asked, job, style)
 
 
-@post("/tokenize", status_code=200, opt=INFERENCE)
+@post(
+    "/tokenize",
+    status_code=200,
+    opt=inference(TokenizeRequest, TokenizeResponse),
+)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, TokenizeRequest)
     body = asked.body
@@ -115,7 +129,11 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post("/detokenize", status_code=200, opt=INFERENCE)
+@post(
+    "/detokenize",
+    status_code=200,
+    opt=inference(DetokenizeRequest, DetokenizeResponse),
+)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, DetokenizeRequest)
     body = asked.body
@@ -135,12 +153,12 @@ def model_card(service: Service) -> ModelCard:
     )
 
 
-@get("/v1/models", opt=INFERENCE)
+@get("/v1/models", opt=inference(gives=ModelList))
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}", opt=INFERENCE)
+@get("/v1/models/{name:path}", opt=inference(gives=ModelCard))
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))

@@ -1,0 +1,164 @@
+"""The API in the words of OpenAPI 3.1, made from what is registered and from the wire types.
+
+A route says in its `opt` what it `takes` and `gives`, and whether it `streams` as well. What may be
+refused is what the tree of errors has, so no status is documented that no error has, or the other
+way about.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from servekit import __version__
+from servekit.errors import EngineError, NotReady, Overloaded, RequestError, ServekitError
+from servekit.server.access import INFERENCE
+from servekit.server.health import ALWAYS, Injected, json
+from servekit.server.limits import RANGES
+
+Json = dict[str, Any]
+
+TOLD = (RequestError, Overloaded, NotReady, EngineError)
+"""Of the tree of errors, what a client may get."""
+
+NAMES = "#/components/schemas/{name}"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """`param` is the field that is wrong, or a JSON pointer to what has a wrong form."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Error(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+def refusals() -> dict[int, set[str]]:
+    """The codes of errors by their status."""
+    found: dict[int, set[str]] = {}
+    kinds: list[type[ServekitError]] = list(TOLD)
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        found.setdefault(kind.status, set()).add(kind.code)
+    return found
+
+
+def document(app: Litestar) -> Json:
+    """Of the routes that `app` has."""
+    config = app.state.service.config
+    operations = list(_operations(app))
+    types = [handler.opt.get(word) for _, _, handler in operations for word in ("takes", "gives")]
+    kinds = [Error, *dict.fromkeys(kind for kind in types if kind is not None)]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=NAMES)
+    for schema in schemas.values():
+        _refine(schema, config.model.name)
+    paths: dict[str, Json] = {}
+    for path, method, handler in operations:
+        paths.setdefault(path, {})[method] = _operation(path, handler, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "servekit", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
+    """Path, method and handler, but for what Litestar adds by itself."""
+    for route in app.routes:
+        for handler in getattr(route, "route_handlers", ()):
+            if "access" in handler.opt:
+                path = str(route.path).replace(":path}", "}")
+                for method in sorted(handler.http_methods):
+                    yield path, method.lower(), handler
+
+
+def _operation(path: str, handler: HTTPRouteHandler, schemas: Json) -> Json:
+    opt = handler.opt
+    operation: Json = {
+        "operationId": f"{handler.handler_name.rpartition('.')[2]}{path.replace('/', '_')}",
+        "summary": (handler.fn.__doc__ or path).partition("\n")[0].strip(),
+        "security": [] if opt["access"] == "public" else [{"key": []}],
+        "responses": {"200": _success(opt), **_failures(opt)},
+    }
+    if (takes := opt.get("takes")) is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _reference(takes, schemas)}},
+        }
+    if "{name}" in path:
+        name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [name]
+    return operation
+
+
+def _success(opt: Json) -> Json:
+    gives = opt.get("gives")
+    schema = {"type": "object"} if gives is None else _named(gives)
+    content = {opt.get("media", "application/json"): {"schema": schema}}
+    if opt.get("media"):
+        content = {opt["media"]: {"schema": {"type": "string"}}}
+    if opt.get("streams"):
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"description": "what was asked for", "content": content}
+
+
+def _failures(opt: Json) -> dict[str, Json]:
+    """A probe says no with reasons, any other route with an error."""
+    if opt["access"] == "public":
+        object_ = {"application/json": {"schema": {"type": "object"}}}
+        return {"503": {"description": "not now, and why", "content": object_}}
+    return {
+        str(status): {
+            "description": ", ".join(sorted(codes)),
+            "content": {"application/json": {"schema": _named(Error)}},
+        }
+        for status, codes in sorted(refusals().items())
+    }
+
+
+def _reference(kind: type, schemas: Json) -> Json:
+    assert kind.__name__ in schemas, f"{kind} is no component"
+    return _named(kind)
+
+
+def _named(kind: type) -> Json:
+    return {"$ref": NAMES.format(name=kind.__name__)}
+
+
+def _refine(schema: Json, model: str) -> None:
+    """What the types do not say of a request: the limits, the model, what a message has."""
+    properties = schema.get("properties", {})
+    if "prompt" not in properties and "messages" not in properties:
+        return
+    for name, (low, high) in RANGES.items():
+        for choice in properties.get(name, {}).get("anyOf", ()):
+            if choice.get("type") in ("integer", "number"):
+                choice |= {"minimum": low, "maximum": high}
+    if "model" in properties:
+        properties["model"] = {**properties["model"], "enum": [model]}
+    for choice in (messages := properties.get("messages", {})).get("anyOf", [messages]):
+        if choice.get("type") == "array":
+            choice["items"] = {
+                "type": "object",
+                "required": ["role", "content"],
+                "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+            }
+
+
+@get("/openapi.json", opt=ALWAYS | INFERENCE)
+async def openapi(request: Request[Any, Any, Any], service: Injected) -> Response[bytes]:
+    """This document."""
+    return json(document(request.app))
+
+
+HANDLERS: list[HTTPRouteHandler] = [openapi]
