@@ -159,6 +159,14 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     kv_bytes: int
     load_s: float
     warmup_s: float
+    slowest_step_s: float = 0.0
+    """of the warm-up, which runs one at all limits"""
+
+
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """The loop turns, and has nothing else to say; `step_s`: how long the step under way takes."""
+
+    step_s: float
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -169,4 +177,4 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 
 
 ToEngine = Submit | Pin | Abort | Stop
-FromEngine = Loading | Ready | Deltas | Failed
+FromEngine = Loading | Ready | Deltas | Beat | Failed

@@ -12,6 +12,10 @@ from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
 MIB = 1 << 20
 
+ACCESS = frozenset({"public", "inference", "admin"})
+"""Who a route is for: anybody, those who send prompts, those who run this server. With an admin
+port the last have a port of their own; what is public is on both."""
+
 Exporter = PrometheusExporter | NoExporter
 
 
@@ -21,12 +25,13 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
-def build_app(service: Service, exporter: Exporter) -> Litestar:
+def build_app(service: Service, exporter: Exporter, classes: frozenset[str] = ACCESS) -> Litestar:
+    """The routes of these classes; a route says its own as `access` in its opt."""
     handlers = [*routes.HANDLERS, *health.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(
-        route_handlers=handlers,
+        route_handlers=[one for one in handlers if one.opt.get("access") in classes],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(service.metrics.refused),
         before_request=shut_while_loading,
@@ -38,7 +43,7 @@ def build_app(service: Service, exporter: Exporter) -> Litestar:
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt=health.ALWAYS)
+    @get("/metrics", opt={"while_loading": True, "access": "admin"})
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
 from servekit.errors import (
     EngineDied,
@@ -44,6 +45,8 @@ class Engine(Protocol):
     def info(self) -> Ready | None: ...
     @property
     def stats(self) -> Stats | None: ...
+    @property
+    def heartbeat(self) -> Heartbeat: ...
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 

@@ -61,7 +61,7 @@ def wants_usage(fields: SamplingFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-@post("/v1/chat/completions", status_code=200)
+@post("/v1/chat/completions", status_code=200, opt={"access": "inference"})
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, ChatRequest)
@@ -79,7 +79,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
     return await respond(request, service, asked, job, style)
 
 
-@post("/v1/completions", status_code=200)
+@post("/v1/completions", status_code=200, opt={"access": "inference"})
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, CompletionRequest)
@@ -98,7 +98,7 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await respond(request, service, asked, job, style)
 
 
-@post("/tokenize", status_code=200)
+@post("/tokenize", status_code=200, opt={"access": "inference"})
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, TokenizeRequest)
     body = asked.body
@@ -114,7 +114,7 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post("/detokenize", status_code=200)
+@post("/detokenize", status_code=200, opt={"access": "inference"})
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, DetokenizeRequest)
     body = asked.body
@@ -134,12 +134,12 @@ def model_card(service: Service) -> ModelCard:
     )
 
 
-@get("/v1/models")
+@get("/v1/models", opt={"access": "inference"})
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}")
+@get("/v1/models/{name:path}", opt={"access": "inference"})
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))

@@ -21,6 +21,7 @@ from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.metrics import Metrics, Reading
@@ -81,7 +82,9 @@ class Service:
             self.ensure_ready()
         except ServekitError as error:
             return [error.message]
-        return []
+        return reasons_to_send_elsewhere(
+            self.lifecycle, self.engine.heartbeat, self.engine.stats, self.config.scheduler
+        )
 
     @property
     def loaded(self) -> Tokenizer:

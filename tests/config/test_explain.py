@@ -46,8 +46,14 @@ def test_a_group_is_a_line_for_each_of_its_keys(capsys: pytest.CaptureFixture[st
     assert [line.split(" = ")[0] for line in lines] == [
         "server.host",
         "server.port",
+        "server.admin_port",
+        "server.propagation_s",
         "server.drain_s",
+        "server.hang_s",
         "server.max_body_mib",
+        "server.read_timeout_s",
+        "server.max_connections",
+        "server.keepalive_s",
     ]
     assert lines[1].split()[2:] == ["9000", "the", "command", "line", "(server.port=9000)"]
 
