@@ -170,7 +170,13 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "trace_speed": 1.0,
         },
         "calibration": {"constants": None},
-        "server": {"host": "127.0.0.1", "port": 0, "drain_s": 5.0, "max_body_mib": 4.0},
+        "server": {
+            "host": "127.0.0.1",
+            "port": 0,
+            "drain_s": 5.0,
+            "max_body_mib": 4.0,
+            "unknown_fields": "name",
+        },
         "telemetry": {"exporter": "prometheus", "step_log": None},
     }
     for group, changes in groups.items():

@@ -217,6 +217,10 @@ class ServerConfig(Group):
         description="after SIGTERM, seconds that running requests may take to finish"
     )
     max_body_mib: PositiveFloat = Field(description="largest request body, MiB")
+    unknown_fields: Literal["name", "refuse"] = Field(
+        description="of a request: name them in the answer's servekit-ignored-fields header, or "
+        "refuse it; a servekit-unknown-fields header of the request comes first"
+    )
 
 
 class TelemetryConfig(Group):

@@ -8,7 +8,7 @@ import msgspec
 
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError, UnsupportedField
-from servekit.server import limits
+from servekit.server import ignored, limits
 from servekit.server.generate import Job
 from servekit.server.service import Service
 from servekit.server.stream import TokenNames
@@ -67,6 +67,15 @@ def _check_part(part: object, pointer: str) -> None:
         )
     if not isinstance(part.get("text"), str):
         raise RequestError("a text part needs text, a string", param=f"{pointer}/text")
+
+
+def unread_by_template(body: msgspec.Struct, service: Service) -> list[str]:
+    """Of the messages, if there are any; raises RequestError for those that no template takes."""
+    if not isinstance(body, ChatRequest | TokenizeRequest) or body.messages is None:
+        return []
+    variables = body.chat_template_kwargs or {}
+    names = service.loaded.template_names | OWN_VARIABLES
+    return [*ignored.unread(checked_messages(body.messages), variables, names)]
 
 
 async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> list[int]:

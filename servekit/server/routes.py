@@ -1,6 +1,7 @@
 """The OpenAI routes, and two that show the tokenizer at work."""
 
 import time
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,8 +11,8 @@ from litestar.params import FromPath
 
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
-from servekit.server import limits
-from servekit.server.chat import ChatStyle, chat_job, chat_tokens
+from servekit.server import ignored, limits
+from servekit.server.chat import ChatStyle, chat_job, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
 from servekit.server.generate import Job
@@ -36,8 +37,14 @@ AnyRequest = Request[Any, Any, Any]
 AnyResponse = Response[Any]
 
 
-async def read(request: AnyRequest, kind: type[Struct]) -> Parsed[Struct]:
-    return parse(await request.body(), request.content_type[0], kind)
+async def read(request: AnyRequest, service: Service, kind: type[Struct]) -> Parsed[Struct]:
+    """The body, with the names of what has no effect; where that is refused, an error."""
+    asked = parse(await request.body(), request.content_type[0], kind)
+    asked = replace(asked, ignored=(*asked.ignored, *unread_by_template(asked.body, service)))
+    header = request.headers.get(ignored.UNKNOWN_FIELDS_HEADER)
+    if ignored.way_of(header, service.config.server.unknown_fields) == "refuse":
+        ignored.refuse(asked.ignored)
+    return asked
 
 
 async def respond(
@@ -64,7 +71,7 @@ def wants_usage(fields: SamplingFields) -> bool:
 @post("/v1/chat/completions", status_code=200)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
-    asked = await read(request, ChatRequest)
+    asked = await read(request, service, ChatRequest)
     service.check_model(asked.body.model)
     job = await chat_job(asked.body, service, arrived, caller_of(request, service, asked.body))
     style = ChatStyle(
@@ -82,7 +89,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
 @post("/v1/completions", status_code=200)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
-    asked = await read(request, CompletionRequest)
+    asked = await read(request, service, CompletionRequest)
     service.check_model(asked.body.model)
     caller = caller_of(request, service, asked.body)
     job = await completion_job(asked.body, service, arrived, caller)
@@ -100,7 +107,7 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
 
 @post("/tokenize", status_code=200)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
-    asked = await read(request, TokenizeRequest)
+    asked = await read(request, service, TokenizeRequest)
     body = asked.body
     if body.model is not None:
         service.check_model(body.model)
@@ -116,7 +123,7 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
 
 @post("/detokenize", status_code=200)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
-    asked = await read(request, DetokenizeRequest)
+    asked = await read(request, service, DetokenizeRequest)
     body = asked.body
     if body.model is not None:
         service.check_model(body.model)

@@ -48,6 +48,7 @@ def test_a_group_is_a_line_for_each_of_its_keys(capsys: pytest.CaptureFixture[st
         "server.port",
         "server.drain_s",
         "server.max_body_mib",
+        "server.unknown_fields",
     ]
     assert lines[1].split()[2:] == ["9000", "the", "command", "line", "(server.port=9000)"]
 

@@ -53,6 +53,7 @@ class ByteTokenizer:
     eos_ids = frozenset({EOS, END})
 
     has_chat_template = True
+    template_names = frozenset({"role", "content"})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
