@@ -19,7 +19,7 @@ from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.parse import Parsed, parse
 from servekit.server.service import Service
-from servekit.server.stream import Style, TokenNames, collect, events, new_id
+from servekit.server.stream import Beside, Style, TokenNames, collect, events, new_id
 from servekit.server.wire import (
     ChatRequest,
     CompletionRequest,
@@ -54,18 +54,13 @@ async def respond(
     fields: SamplingFields = asked.body
     if fields.stream:
         service.admit(job.size)
-        usage = wants_usage(fields)
-        return EventStream(events(service, job, style, usage), headers=asked.headers)
+        return EventStream(events(service, job, style), headers=asked.headers)
     answer = await while_connected(request.receive, collect(service, job, style))
     return json(answer, headers=asked.headers)
 
 
 def caller_of(request: AnyRequest, service: Service, fields: SamplingFields) -> Caller:
     return service.callers.caller(request.headers.get("authorization"), fields)
-
-
-def wants_usage(fields: SamplingFields) -> bool:
-    return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
 @post("/v1/chat/completions", status_code=200)
@@ -81,7 +76,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
         names=TokenNames(service.loaded),
         n=job.n,
         logprobs=bool(asked.body.logprobs),
-        with_usage=wants_usage(asked.body),
+        beside=Beside.of(asked.body),
     )
     return await respond(request, service, asked, job, style)
 
@@ -100,7 +95,7 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
         names=TokenNames(service.loaded),
         echoes=echoes(asked.body, service),
         logprobs=asked.body.logprobs is not None,
-        with_usage=wants_usage(asked.body),
+        beside=Beside.of(asked.body),
     )
     return await respond(request, service, asked, job, style)
 

@@ -139,6 +139,9 @@ class FakeStream:
                 finish=("length" if stop is None else "stop") if last else None,
                 stop_token=stop,
                 cached_tokens=self.engine.cached_tokens,
+                preemptions=self.engine.preemptions,
+                queue_s=0.25,
+                prefill_s=0.5,
             )
             if last:
                 return
@@ -180,6 +183,7 @@ class FakeEngine:
     step_s: float = 0.0
     tokens_per_step: int = 1
     cached_tokens: int = 0
+    preemptions: int = 0
     refusal: tuple[str, str, float | None] | None = None
     streams: list[FakeStream] = field(default_factory=list)
 
