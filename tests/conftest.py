@@ -181,6 +181,7 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "read_timeout_s": 30.0,
             "max_connections": 4096,
             "keepalive_s": 15.0,
+            "unknown_fields": "name",
         },
         "telemetry": {"exporter": "prometheus", "step_log": None},
     }

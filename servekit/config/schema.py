@@ -237,6 +237,10 @@ class ServerConfig(Group):
         description="a stream that has said nothing for so many seconds gets a comment, which "
         "keeps proxies from closing it"
     )
+    unknown_fields: Literal["name", "refuse"] = Field(
+        description="of a request: name them in the answer's servekit-ignored-fields header, or "
+        "refuse it; a servekit-unknown-fields header of the request comes first"
+    )
 
     @model_validator(mode="after")
     def _apart(self) -> Self:

@@ -76,7 +76,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What a request gained in one step; the one with `finish` is its last.
 
     The first says that the request is let in, and has no tokens, or why it is not, and then
-    `retry_after_s` may say when it is worth asking again.
+    `retry_after_s` may say when it is worth asking again. Seconds in the queue, and from there to
+    the first token, come with that token and at the end.
     """
 
     id: int
@@ -89,6 +90,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     preemptions: int = 0
     retry_after_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
 
 
 class Stats(msgspec.Struct, frozen=True):

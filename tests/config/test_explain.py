@@ -54,6 +54,7 @@ def test_a_group_is_a_line_for_each_of_its_keys(capsys: pytest.CaptureFixture[st
         "server.read_timeout_s",
         "server.max_connections",
         "server.keepalive_s",
+        "server.unknown_fields",
     ]
     assert lines[1].split()[2:] == ["9000", "the", "command", "line", "(server.port=9000)"]
 

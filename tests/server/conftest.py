@@ -56,6 +56,7 @@ class ByteTokenizer:
     eos_ids = frozenset({EOS, END})
 
     has_chat_template = True
+    template_names = frozenset({"role", "content"})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
@@ -141,6 +142,9 @@ class FakeStream:
                 finish=("length" if stop is None else "stop") if last else None,
                 stop_token=stop,
                 cached_tokens=self.engine.cached_tokens,
+                preemptions=self.engine.preemptions,
+                queue_s=0.25,
+                prefill_s=0.5,
             )
             if last:
                 return
@@ -185,6 +189,7 @@ class FakeEngine:
     step_s: float = 0.0
     tokens_per_step: int = 1
     cached_tokens: int = 0
+    preemptions: int = 0
     refusal: tuple[str, str, float | None] | None = None
     streams: list[FakeStream] = field(default_factory=list)
 
