@@ -20,11 +20,17 @@
     │   ├── BodyTooLarge                   a body beyond server.max_body_mib      413
     │   ├── HeadTooLarge                   too many or too long headers           431
     │   ├── TooSlow                        a request that does not come to an end 408
+    │   ├── Unauthorized                   no key, or one that is not known       401
+    │   ├── Forbidden                      a key that is not for such a route     403
     │   └── UnsupportedField               a field that this release cannot honour
     ├── Overloaded                     the queue is full                          429
-    │   └── SloUnattainable                its first token would come too late
+    │   ├── SloUnattainable                its first token would come too late
+    │   ├── ConcurrencyExceeded            its key has as many running as it may
+    │   ├── RequestRateExceeded            its key asks too often
+    │   └── TokenRateExceeded              its key has used its tokens
     ├── NotReady                       loading or draining                        503
-    │   └── TooManyConnections             as many as server.max_connections are open
+    │   ├── TooManyConnections             as many as server.max_connections are open
+    │   └── LedgerUnwritable               what is used cannot be written down
     ├── DeadlineExceeded               the client's own deadline has passed       504
     └── EngineError                    our fault                                  500
         └── EngineDied                     the engine process is gone             503
@@ -175,6 +181,17 @@ class TooSlow(RequestError):
     code = "request_timeout"
 
 
+class Unauthorized(RequestError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    status = 403
+    kind = "permission_error"
+    code = "wrong_key_class"
+
+
 class UnsupportedField(RequestError):
     code = "unsupported_parameter"
 
@@ -187,6 +204,18 @@ class Overloaded(ServekitError):
 
 class SloUnattainable(Overloaded):
     code = "slo_unattainable"
+
+
+class ConcurrencyExceeded(Overloaded):
+    code = "concurrency_exceeded"
+
+
+class RequestRateExceeded(Overloaded):
+    code = "request_rate_exceeded"
+
+
+class TokenRateExceeded(Overloaded):
+    code = "token_rate_exceeded"
 
 
 class NotReady(ServekitError):
@@ -203,6 +232,10 @@ class DeadlineExceeded(ServekitError):
     status = 504
     kind = "timeout_error"
     code = "deadline_exceeded"
+
+
+class LedgerUnwritable(NotReady):
+    code = "ledger_unwritable"
 
 
 class EngineError(ServekitError):

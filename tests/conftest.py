@@ -182,6 +182,10 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "max_connections": 4096,
             "keepalive_s": 15.0,
             "unknown_fields": "name",
+            "api_keys": None,
+            "allow_anyone": False,
+            "tls_cert": None,
+            "tls_key": None,
         },
         "telemetry": {"exporter": "prometheus", "step_log": None},
     }

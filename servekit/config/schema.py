@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from servekit.config.base import (
     Count,
     Dtype,
-    FloatOrZero,
     Form,
     Gib,
     GibOrZero,
@@ -21,6 +20,7 @@ from servekit.config.base import (
 )
 from servekit.config.rules import impossible
 from servekit.config.scheduling import SchedulerConfig
+from servekit.config.serving import ServerConfig
 from servekit.config.shape import Shape
 from servekit.config.targets import (
     CalibrationConfig,
@@ -207,45 +207,6 @@ class HardwareConfig(Group):
     def _threads(self) -> Self:
         if (self.kind == "cpu") != (self.threads is not None):
             raise ValueError("threads is for kind: cpu, and needed there")
-        return self
-
-
-class ServerConfig(Group):
-    host: str = Field(min_length=1, description="address to listen on")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(description="port; 0 takes a free one")
-    admin_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
-        description="port of metrics, plan and health; 0 takes a free one; null: all are on port"
-    )
-    propagation_s: FloatOrZero = Field(
-        description="after SIGTERM, seconds in which /readyz says no and new requests are still "
-        "served: until those who send them have heard"
-    )
-    drain_s: FloatOrZero = Field(
-        description="after that, seconds that running requests may take to finish"
-    )
-    hang_s: PositiveFloat = Field(
-        description="an engine is given up once its loop has not turned for so many seconds, or "
-        "one step has taken as many, or ten times the slowest of its warm-up if that is more; ten "
-        "times as long while it loads"
-    )
-    max_body_mib: PositiveFloat = Field(description="largest request body, MiB")
-    read_timeout_s: PositiveFloat = Field(
-        description="seconds that the head of a request, and then its body, may take to come"
-    )
-    max_connections: Count = Field(description="open connections to a port")
-    keepalive_s: PositiveFloat = Field(
-        description="a stream that has said nothing for so many seconds gets a comment, which "
-        "keeps proxies from closing it"
-    )
-    unknown_fields: Literal["name", "refuse"] = Field(
-        description="of a request: name them in the answer's servekit-ignored-fields header, or "
-        "refuse it; a servekit-unknown-fields header of the request comes first"
-    )
-
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
-        if self.admin_port is not None and self.admin_port == self.port != 0:
-            raise ValueError("admin_port is the same as port; null leaves everything on port")
         return self
 
 

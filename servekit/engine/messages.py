@@ -35,13 +35,14 @@ class Sampling(msgspec.Struct, frozen=True):
 class Caller(msgspec.Struct, frozen=True):
     """Who asks, and how urgent it is; requests share cached blocks only where `salt` is the same.
 
-    Lower `priority` goes first, where scheduler.order asks for it.
+    Lower `priority` goes first, where scheduler.order asks for it. `key` is the name of the key.
     """
 
     tenant: str = ""
     salt: bytes = b""
     priority: int = 0
     slo_class: SloClass = "interactive"
+    key: str = ""
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True):

@@ -7,14 +7,11 @@ from litestar.datastructures import State
 from litestar.di import Provide
 
 from servekit.server import errors, health, routes
+from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
 MIB = 1 << 20
-
-ACCESS = frozenset({"public", "inference", "admin"})
-"""Who a route is for: anybody, those who send prompts, those who run this server. With an admin
-port the last have a port of their own; what is public is on both."""
 
 Exporter = PrometheusExporter | NoExporter
 
@@ -25,13 +22,16 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
-def build_app(service: Service, exporter: Exporter, classes: frozenset[str] = ACCESS) -> Litestar:
-    """The routes of these classes; a route says its own as `access` in its opt."""
+def build_app(
+    service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
+) -> Litestar:
+    """The routes of these classes."""
     handlers = [*routes.HANDLERS, *health.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(
-        route_handlers=[one for one in handlers if one.opt.get("access") in classes],
+        route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
+        guards=[guard],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(service.metrics.refused),
         before_request=shut_while_loading,
@@ -43,7 +43,7 @@ def build_app(service: Service, exporter: Exporter, classes: frozenset[str] = AC
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt={"while_loading": True, "access": "admin"})
+    @get("/metrics", opt=health.ALWAYS | ADMIN)
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

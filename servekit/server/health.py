@@ -12,13 +12,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import SkipValidation
 
 from servekit import __version__
+from servekit.server.access import ADMIN, PUBLIC
 from servekit.server.service import Service
 
 Injected = NamedDependency[SkipValidation[Service]]
 """A handler's `service`, as it is."""
 
-ALWAYS = {"while_loading": True, "access": "public"}
-"""Routes that answer whatever the state, and give nothing away."""
+ALWAYS: dict[str, Any] = {"while_loading": True}
+"""Routes that answer whatever the state."""
 
 
 def json(
@@ -32,7 +33,7 @@ def json(
     )
 
 
-@get("/livez", opt=ALWAYS)
+@get("/livez", opt=ALWAYS | PUBLIC)
 async def livez(service: Injected) -> Response[bytes]:
     """Loading is being alive, and so is any load; a dead or stopped engine is not."""
     heartbeat = service.engine.heartbeat
@@ -49,7 +50,7 @@ async def livez(service: Injected) -> Response[bytes]:
     return json({"status": "alive", **report})
 
 
-@get(["/readyz", "/health"], opt=ALWAYS)
+@get(["/readyz", "/health"], opt=ALWAYS | PUBLIC)
 async def readyz(service: Injected) -> Response[bytes]:
     reasons = service.reasons_not_ready()
     if reasons:
@@ -57,19 +58,19 @@ async def readyz(service: Injected) -> Response[bytes]:
     return json({"status": "ready", "reasons": []})
 
 
-@get("/startupz", opt=ALWAYS)
+@get("/startupz", opt=ALWAYS | PUBLIC)
 async def startupz(service: Injected) -> Response[bytes]:
     """200 once it has been ready: from then on, /readyz and /livez are to be asked."""
     started = service.lifecycle.state == "ready" or service.lifecycle.going_down
     return json(service.lifecycle.report(), status=200 if started else 503)
 
 
-@get("/version", opt=ALWAYS)
+@get("/version", opt=ALWAYS | ADMIN)
 async def version(service: Injected) -> Response[bytes]:
     return json({"version": __version__, "deployment": service.config.name})
 
 
-@get("/v1/servekit/plan", opt={"access": "admin"})
+@get("/v1/servekit/plan", opt=ADMIN)
 async def plan(service: Injected) -> Response[bytes]:
     """What was planned beside what was measured after start-up."""
     info = service.engine.info

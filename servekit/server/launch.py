@@ -26,6 +26,7 @@ from servekit.errors import EngineDied, NotReady, SourceError
 from servekit.model.sources import fetch
 from servekit.model.tokenizer import load_tokenizer
 from servekit.planner.plan import Plan
+from servekit.server.entrance import check_entrance
 from servekit.server.errors import error_of
 from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
@@ -47,8 +48,10 @@ GIB = 1 << 30
 
 
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
-    """Serves until it is told to stop; the exit code. Raises ServekitError without a port."""
+    """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
+    ConfigError where nobody said that everyone may come in."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    check_entrance(config)
     sockets = listeners(config.server)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Deployment(config, plan, sockets, as_json).run())

@@ -11,11 +11,19 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 
-from servekit.config.schema import ServerConfig
+from servekit.config.serving import ServerConfig
 from servekit.errors import ServekitError
-from servekit.server.app import ACCESS, Exporter, build_app
+from servekit.server.access import CLASSES, Access
+from servekit.server.app import Exporter, build_app
+from servekit.server.entrance import tls_files
 from servekit.server.protocol import BoundedConfig, Bounds
 from servekit.server.service import Service
+
+SHARES: tuple[frozenset[Access], ...] = (
+    frozenset({"public", "inference"}),
+    frozenset({"public", "admin"}),
+)
+"""Classes of routes on the traffic port and on an admin port of its own: probes may ask either."""
 
 LAST_EVENTS_S = 2.0
 """How long clients may take to be given the last event of a stream that is cut short."""
@@ -85,9 +93,10 @@ class Ports:
 
     def __init__(self, sockets: list[socket.socket], service: Service, exporter: Exporter) -> None:
         self.sockets = sockets
-        self.urls = [_url(one) for one in sockets]
-        classes = [ACCESS - {"admin"}, ACCESS - {"inference"}] if len(sockets) > 1 else [ACCESS]
-        self.servers = [_server(service, exporter, those) for those in classes]
+        scheme = "https" if tls_files(service.config.server) else "http"
+        self.urls = [_url(scheme, one) for one in sockets]
+        shares = SHARES if len(sockets) > 1 else (frozenset(CLASSES),)
+        self.servers = [_server(service, exporter, share) for share in shares]
 
     @property
     def url(self) -> str:
@@ -107,9 +116,9 @@ class Ports:
             server.should_exit = True
 
 
-def _url(listener: socket.socket) -> str:
+def _url(scheme: str, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def bounds_of(service: Service) -> Bounds:
@@ -122,7 +131,7 @@ def bounds_of(service: Service) -> Bounds:
     )
 
 
-def _server(service: Service, exporter: Exporter, classes: frozenset[str]) -> Server:
+def _server(service: Service, exporter: Exporter, classes: frozenset[Access]) -> Server:
     return Server(
         BoundedConfig(
             build_app(service, exporter, classes),
@@ -133,5 +142,6 @@ def _server(service: Service, exporter: Exporter, classes: frozenset[str]) -> Se
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=int(LAST_EVENTS_S),
+            **tls_files(service.config.server),
         )
     )

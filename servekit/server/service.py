@@ -19,6 +19,7 @@ from servekit.errors import (
 )
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
+from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
@@ -66,9 +67,14 @@ class Service:
     lifecycle: Lifecycle
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
-    callers: Callers = field(default_factory=Callers)
+    callers: Callers = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where keys are configured and cannot be read."""
+        source = self.config.server.api_keys
+        self.callers = Callers(None if source is None else KeyRing(source))
 
     def ensure_ready(self) -> None:
         self.lifecycle.ensure_ready()
