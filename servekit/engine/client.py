@@ -8,10 +8,8 @@ import asyncio
 import logging
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from itertools import count
@@ -25,8 +23,10 @@ import zmq.asyncio
 import servekit
 from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import (
     Abort,
+    Beat,
     Caller,
     Delta,
     Deltas,
@@ -41,6 +41,7 @@ from servekit.engine.messages import (
     Submit,
     ToEngine,
 )
+from servekit.engine.runtime_dir import RuntimeDir
 from servekit.errors import EngineDied, NotReady, ServekitError, from_code
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class EngineClient:
         self.info: Ready | None = None
         self.stats: Stats | None = None
         self.error: ServekitError | None = None
+        self.heartbeat = Heartbeat(config.server.hang_s)
         self.process: subprocess.Popen[bytes] | None = None
         self._streams: dict[int, RequestStream] = {}
         self._ids = count()
@@ -115,14 +117,15 @@ class EngineClient:
 
         The thread matters: Linux takes the end of the thread that spawned for that of the parent.
         """
-        self._runtime_dir = Path(tempfile.mkdtemp(prefix="servekit-"))
+        self._runtime_dir = RuntimeDir()
+        runtime_dir = self._runtime_dir.path
         self._context = zmq.asyncio.Context()
         self._incoming = self._context.socket(zmq.PULL)
         self._outgoing: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
         for socket in (self._incoming, self._outgoing):
             unbounded(socket, linger_ms=0)
-        self._incoming.bind(from_engine(self._runtime_dir))
-        self._outgoing.connect(to_engine(self._runtime_dir))
+        self._incoming.bind(from_engine(runtime_dir))
+        self._outgoing.connect(to_engine(runtime_dir))
         self.process = self._spawn()
         self._reader = asyncio.create_task(self._read(), name="engine messages")
         loop = asyncio.get_running_loop()
@@ -179,7 +182,13 @@ class EngineClient:
         """Ends the process at once, for a parent that ends at once too."""
         if self.process is not None:
             self.process.kill()
-            shutil.rmtree(self._runtime_dir, ignore_errors=True)
+            self._runtime_dir.remove()
+
+    def give_up(self, why: str) -> None:
+        """Ends a process that does not answer; its requests end with `why`."""
+        if self.process is not None and self.error is None:
+            self.error = EngineDied(why)
+            self.process.kill()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         root = str(Path(servekit.__file__).parents[1])
@@ -189,7 +198,7 @@ class EngineClient:
             env=_environment(self.config),
         )
         assert process.stdin is not None, "it was asked for"
-        launch = Launch(self.config, self.path, self._runtime_dir, os.getpid())
+        launch = Launch(self.config, self.path, self._runtime_dir.path, os.getpid())
         # a process that has ended already is for the watch to report
         with suppress(BrokenPipeError), process.stdin:
             pickle.dump(launch, process.stdin)
@@ -205,6 +214,7 @@ class EngineClient:
             self._receive(decoder.decode(await self._incoming.recv()))
 
     def _receive(self, message: FromEngine) -> None:
+        self.heartbeat.hear(message.step_s if isinstance(message, Beat) else 0.0)
         match message:
             case Deltas():
                 self.stats = message.stats
@@ -214,6 +224,8 @@ class EngineClient:
                 self.progress = message
             case Ready():
                 self.info = message
+                self.heartbeat.loading = False
+                self.heartbeat.slowest_step_s = message.slowest_step_s
                 self.state = "ready"
                 self._ready.set()
             case Failed():
@@ -237,7 +249,7 @@ class EngineClient:
         self._incoming.close()
         self._outgoing.close()
         self._context.term()
-        shutil.rmtree(self._runtime_dir, ignore_errors=True)
+        self._runtime_dir.remove()
 
     def _die(self, exit_code: int | None) -> None:
         self.state = "dead"

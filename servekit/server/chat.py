@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from servekit.engine.messages import Caller
-from servekit.errors import RequestError, UnsupportedField
-from servekit.server import limits
-from servekit.server.generate import Job
+from servekit.errors import RequestError, ServekitError, UnsupportedField
+from servekit.server import ignored, limits
+from servekit.server.generate import Job, Taken
 from servekit.server.service import Service
-from servekit.server.stream import TokenNames
+from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
     ChatChoice,
@@ -69,6 +69,15 @@ def _check_part(part: object, pointer: str) -> None:
         raise RequestError("a text part needs text, a string", param=f"{pointer}/text")
 
 
+def unread_by_template(body: msgspec.Struct, service: Service) -> list[str]:
+    """Of the messages, if there are any; raises RequestError for those that no template takes."""
+    if not isinstance(body, ChatRequest | TokenizeRequest) or body.messages is None:
+        return []
+    variables = body.chat_template_kwargs or {}
+    names = service.loaded.template_names | OWN_VARIABLES
+    return [*ignored.unread(checked_messages(body.messages), variables, names)]
+
+
 async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> list[int]:
     """The template owns the special tokens, so none are added unless that is asked for."""
     variables = body.chat_template_kwargs or {}
@@ -106,7 +115,7 @@ async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """Words pieces as chat chunks; `with_usage`: every chunk has a usage, null but in the last."""
+    """Words pieces as chat chunks; beside `beside`."""
 
     id: str
     created: int
@@ -114,36 +123,45 @@ class ChatStyle:
     names: TokenNames
     n: int
     logprobs: bool
-    with_usage: bool
+    beside: Beside
+    framing: ClassVar[Framing] = CHUNKS
 
-    def opening(self) -> Iterable[ChatChunk]:
+    @property
+    def usage_so_far(self) -> bool:
+        return self.beside.so_far
+
+    def opening(self) -> list[Chunk]:
+        delta, beside = ChatDelta(role="assistant", content=""), self.beside.fields(None)
         return [
-            self._chunk([ChatChunkChoice(index=i, delta=ChatDelta(role="assistant", content=""))])
-            for i in range(self.n)
+            self._chunk([ChatChunkChoice(index=index, delta=delta)], beside)
+            for index in range(self.n)
         ]
 
-    def chunks(self, index: int, piece: Piece) -> Iterable[ChatChunk]:
+    def chunks(self, index: int, piece: Piece, usage: Usage | None) -> Iterable[Chunk]:
+        beside = self.beside.fields(usage)
         if piece.text or piece.scored:
-            delta = ChatDelta(content=piece.text)
-            yield self._chunk(
-                [ChatChunkChoice(index=index, delta=delta, logprobs=self._scored(piece.scored))]
-            )
+            delta, scored = ChatDelta(content=piece.text), self._scored(piece.scored)
+            choice = ChatChunkChoice(index=index, delta=delta, logprobs=scored)
+            yield self._chunk([choice], beside)
         if piece.finish is not None:
-            yield self._chunk(
-                [
-                    ChatChunkChoice(
-                        index=index,
-                        delta=ChatDelta(),
-                        finish_reason=piece.finish,
-                        stop_reason=piece.stop_reason,
-                    )
-                ]
+            choice = ChatChunkChoice(
+                index=index,
+                delta=ChatDelta(),
+                finish_reason=piece.finish,
+                stop_reason=piece.stop_reason,
             )
+            yield self._chunk([choice], beside)
 
-    def usage_chunk(self, usage: Usage) -> ChatChunk:
-        return self._chunk([], usage)
+    def closing(self, taken: Taken) -> list[Chunk]:
+        """The usage chunk, if it was asked for."""
+        if not self.beside.usage:
+            return []
+        return [self._chunk([], self.beside.last_fields(taken))]
 
-    def answer(self, answers: list[list[Piece]], usage: Usage) -> ChatCompletion:
+    def failed(self, error: ServekitError) -> list[Chunk]:
+        return error_chunk(error)
+
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> ChatCompletion:
         return ChatCompletion(
             id=self.id,
             created=self.created,
@@ -158,17 +176,13 @@ class ChatStyle:
                 )
                 for index, pieces in enumerate(answers)
             ],
-            usage=usage,
+            **self.beside.last_fields(taken),
         )
 
     def _scored(self, scored: list[Scored]) -> ChatLogprobs | None:
         return ChatLogprobs([self.names.scored(one) for one in scored]) if self.logprobs else None
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None = None) -> ChatChunk:
+    def _chunk(self, choices: list[ChatChunkChoice], beside: dict[str, Any]) -> ChatChunk:
         return ChatChunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage if self.with_usage else msgspec.UNSET,
+            id=self.id, created=self.created, model=self.model, choices=choices, **beside
         )

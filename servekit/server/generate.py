@@ -10,10 +10,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, overload
 
 import msgspec
 
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
 from servekit.errors import (
     EngineDied,
@@ -24,7 +25,7 @@ from servekit.errors import (
 )
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
-from servekit.server.wire import PromptTokensDetails, Usage
+from servekit.server.wire import PromptTokensDetails, Timings, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 
 
@@ -44,6 +45,8 @@ class Engine(Protocol):
     def info(self) -> Ready | None: ...
     @property
     def stats(self) -> Stats | None: ...
+    @property
+    def heartbeat(self) -> Heartbeat: ...
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 
@@ -73,6 +76,14 @@ def failure(delta: Delta) -> ServekitError:
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a job took, for whoever words the answer."""
+
+    usage: Usage
+    timings: Timings
+
+
 @dataclass(slots=True)
 class Running:
     """One engine request and the answer it feeds."""
@@ -80,8 +91,22 @@ class Running:
     stream: RequestStream
     answer: Answer
     cached_tokens: int = 0
+    preemptions: int = 0
+    queue_s: float | None = None
+    prefill_s: float | None = None
     first_at: float | None = None
     last_at: float = 0.0
+
+    @property
+    def decode_s(self) -> float:
+        return 0.0 if self.first_at is None else self.last_at - self.first_at
+
+    def note(self, delta: Delta) -> None:
+        """What the engine says beside the tokens."""
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.preemptions = max(self.preemptions, delta.preemptions)
+        if delta.queue_s is not None:
+            self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
 
 @dataclass(slots=True, eq=False)
@@ -175,6 +200,18 @@ class Generation:
         completion = sum(one.answer.completion_tokens for one in self.running)
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
+    def taken(self) -> Taken:
+        last = max(self.running, key=lambda one: one.last_at)
+        timings = Timings(
+            queue_ms=_ms(last.queue_s),
+            prefill_ms=_ms(last.prefill_s),
+            decode_ms=_ms(last.decode_s),
+            total_ms=_ms(time.monotonic() - self.job.arrived),
+            cached_tokens=sum(one.cached_tokens for one in self.running),
+            preemptions=sum(one.preemptions for one in self.running),
+        )
+        return Taken(self.usage(), timings)
+
     async def _pump(self, index: int, stream: RequestStream) -> None:
         try:
             async for delta in stream:
@@ -197,16 +234,15 @@ class Generation:
         if delta.finish in ("error", "abort"):
             raise failure(delta)
         now = time.monotonic()
-        one.cached_tokens = max(one.cached_tokens, delta.cached_tokens)
+        one.note(delta)
         if delta.tokens:
             self._saw_tokens(one, now)
         piece = one.answer.take(delta)
         if piece.finish is not None:
             if delta.finish is None:
                 one.stream.abort()
-            decode_s = 0.0 if one.first_at is None else one.last_at - one.first_at
             self.metrics.answer(
-                self.job.operation, piece.finish, one.answer.completion_tokens, decode_s
+                self.job.operation, piece.finish, one.answer.completion_tokens, one.decode_s
             )
         return piece
 
@@ -233,3 +269,11 @@ class Generation:
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
         self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
+
+
+@overload
+def _ms(seconds: float) -> float: ...
+@overload
+def _ms(seconds: None) -> None: ...
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

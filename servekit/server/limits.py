@@ -81,6 +81,12 @@ def check_fields(body: ChatRequest | CompletionRequest) -> None:
         raise RequestError(
             "stream_options is for streams; set stream or leave it out", param="stream_options"
         )
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise RequestError(
+            "continuous_usage_stats needs include_usage: true",
+            param="/stream_options/continuous_usage_stats",
+        )
     _check_stops(body)
     if isinstance(body, ChatRequest):
         _check_chat(body)

@@ -14,14 +14,18 @@ ListOrOne = list[str] | str
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
+    """`continuous_usage_stats` puts what was used so far on every chunk."""
+
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that chat and completions share.
 
-    The last two are for the scheduler: a lower `priority` goes first where scheduler.order is
-    priority, and nobody waits for what is of class batch.
+    `timings` asks for Timings beside the usage. The last two are for the scheduler: a lower
+    `priority` goes first where scheduler.order is priority, and nobody waits for what is of class
+    batch.
     """
 
     model: str
@@ -45,6 +49,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    timings: bool | None = None
     priority: int | None = None
     slo_class: SloClass | None = None
 
@@ -105,6 +110,19 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class Timings(msgspec.Struct, frozen=True):
+    """Of the answer that ended last, in milliseconds: until it had a seat, from there to its first
+    token, from that to its last, and all since the request came. Of all answers: prompt tokens that
+    were cached, and how often one lost its seat. Null: it had none yet."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float
+    total_ms: float
+    cached_tokens: int
+    preemptions: int
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """`bytes` are exact where `token`, as text, cannot be: a token may hold part of a character."""
 
@@ -150,6 +168,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +192,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -195,6 +215,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
