@@ -171,7 +171,12 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
         },
         "calibration": {"constants": None},
         "server": {"host": "127.0.0.1", "port": 0, "drain_s": 5.0, "max_body_mib": 4.0},
-        "telemetry": {"exporter": "prometheus", "step_log": None},
+        "telemetry": {
+            "exporter": "prometheus",
+            "vllm_names": False,
+            "otlp_endpoint": None,
+            "step_log": None,
+        },
     }
     for group, changes in groups.items():
         tree[group] = {**tree[group], **changes}

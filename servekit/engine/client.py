@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -37,6 +38,7 @@ from servekit.engine.messages import (
     Ready,
     Sampling,
     Stats,
+    Step,
     Stop,
     Submit,
     ToEngine,
@@ -104,6 +106,8 @@ class EngineClient:
         self.stats: Stats | None = None
         self.error: ServekitError | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.on_step: Callable[[Step], None] = lambda step: None
+        """Hears of every step."""
         self._streams: dict[int, RequestStream] = {}
         self._ids = count()
         self._encoder = msgspec.msgpack.Encoder()
@@ -208,6 +212,10 @@ class EngineClient:
         match message:
             case Deltas():
                 self.stats = message.stats
+                if message.step is not None:
+                    self.on_step(message.step)
+                for event in message.events:
+                    self._dispatch(Delta(event.id, [], events=[event]))
                 for delta in message.all():
                     self._dispatch(delta)
             case Loading():
