@@ -187,7 +187,12 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "tls_cert": None,
             "tls_key": None,
         },
-        "telemetry": {"exporter": "prometheus", "step_log": None},
+        "telemetry": {
+            "exporter": "prometheus",
+            "vllm_names": False,
+            "otlp_endpoint": None,
+            "step_log": None,
+        },
     }
     for group, changes in groups.items():
         tree[group] = {**tree[group], **changes}

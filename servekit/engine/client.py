@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ import zmq.asyncio
 import servekit
 from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
+from servekit.engine.environment import environment
 from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import (
     Abort,
@@ -37,6 +39,7 @@ from servekit.engine.messages import (
     Ready,
     Sampling,
     Stats,
+    Step,
     Stop,
     Submit,
     ToEngine,
@@ -106,6 +109,8 @@ class EngineClient:
         self.error: ServekitError | None = None
         self.heartbeat = Heartbeat(config.server.hang_s)
         self.process: subprocess.Popen[bytes] | None = None
+        self.on_step: Callable[[Step], None] = lambda step: None
+        """Hears of every step."""
         self._streams: dict[int, RequestStream] = {}
         self._ids = count()
         self._encoder = msgspec.msgpack.Encoder()
@@ -195,7 +200,7 @@ class EngineClient:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", CHILD, root],
             stdin=subprocess.PIPE,
-            env=_environment(self.config),
+            env=environment(self.config),
         )
         assert process.stdin is not None, "it was asked for"
         launch = Launch(self.config, self.path, self._runtime_dir.path, os.getpid())
@@ -218,6 +223,10 @@ class EngineClient:
         match message:
             case Deltas():
                 self.stats = message.stats
+                if message.step is not None:
+                    self.on_step(message.step)
+                for event in message.events:
+                    self._dispatch(Delta(event.id, [], events=[event]))
                 for delta in message.all():
                     self._dispatch(delta)
             case Loading():
@@ -263,21 +272,6 @@ class EngineClient:
             )
         self._streams.clear()
         self._ready.set()
-
-
-def _environment(config: Config) -> dict[str, str]:
-    """What must be set before torch is imported; what the user has set stays.
-
-    OpenMP threads that wait for each other spin, by default for about a millisecond. On processors
-    that the server, or anything else, wants too, they spin away what the thread they wait for would
-    need. Some microseconds are as good on an idle machine and far better on a busy one; sleeping at
-    once costs more than the waiting (benchmarks/results/openmp_spin.md).
-    """
-    ours: dict[str, str] = {}
-    if config.hardware.threads is not None:
-        ours["OMP_NUM_THREADS"] = str(config.hardware.threads)
-        ours["GOMP_SPINCOUNT"] = "5000"
-    return {**ours, **os.environ}
 
 
 def _watch(

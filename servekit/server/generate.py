@@ -15,7 +15,7 @@ from typing import Protocol, Self, overload
 import msgspec
 
 from servekit.engine.heartbeat import Heartbeat
-from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
+from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats
 from servekit.errors import (
     EngineDied,
     EngineError,
@@ -25,6 +25,7 @@ from servekit.errors import (
 )
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
+from servekit.server.timing import spent_before
 from servekit.server.wire import PromptTokensDetails, Timings, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 
@@ -90,12 +91,14 @@ class Running:
 
     stream: RequestStream
     answer: Answer
+    prompt_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     queue_s: float | None = None
     prefill_s: float | None = None
     first_at: float | None = None
     last_at: float = 0.0
+    events: list[Event] = field(default_factory=list)
 
     @property
     def decode_s(self) -> float:
@@ -105,6 +108,7 @@ class Running:
         """What the engine says beside the tokens."""
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         self.preemptions = max(self.preemptions, delta.preemptions)
+        self.events += delta.events
         if delta.queue_s is not None:
             self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
@@ -191,7 +195,7 @@ class Generation:
             for choice in range(self.job.n):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
                 stream = self.engine.submit(prompt, own, self.job.caller)
-                self.running.append(Running(stream, self.job.new_answer()))
+                self.running.append(Running(stream, self.job.new_answer(), len(prompt)))
 
     def usage(self) -> Usage:
         """A prompt counts once, however many answers it got."""
@@ -236,22 +240,36 @@ class Generation:
         now = time.monotonic()
         one.note(delta)
         if delta.tokens:
-            self._saw_tokens(one, now)
+            self._saw_tokens(one, len(delta.tokens), now)
         piece = one.answer.take(delta)
         if piece.finish is not None:
             if delta.finish is None:
                 one.stream.abort()
-            self.metrics.answer(
-                self.job.operation, piece.finish, one.answer.completion_tokens, one.decode_s
-            )
+            self._complete(one, piece.finish)
         return piece
 
-    def _saw_tokens(self, one: Running, now: float) -> None:
+    def _saw_tokens(self, one: Running, count: int, now: float) -> None:
+        if one.first_at is not None:
+            self.metrics.inter_token.record((now - one.last_at) / count, count)
+            one.last_at = now
+            return
         if all(other.first_at is None for other in self.running):
             self.metrics.first_token(self.job.operation, now - self.job.arrived)
-        if one.first_at is None:
-            one.first_at = now
-        one.last_at = now
+        one.first_at = one.last_at = now
+        if (spent := spent_before(one.events, now)) is not None:
+            self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
+
+    def _complete(self, one: Running, finish: str) -> None:
+        first = one.first_at
+        self.metrics.answer(
+            self.job.operation,
+            finish,
+            one.answer.completion_tokens,
+            0.0 if first is None else one.last_at - first,
+            prompt_tokens=one.prompt_tokens,
+            ttft_s=None if first is None else first - self.job.arrived,
+            preemptions=one.preemptions,
+        )
 
     def _report(self, error: BaseException | None, unfinished: int) -> None:
         usage = self.usage()

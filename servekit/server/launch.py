@@ -30,12 +30,12 @@ from servekit.server.entrance import check_entrance
 from servekit.server.errors import error_of
 from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
+from servekit.server.observe import loaded, metrics_of
 from servekit.server.pinned import pinned_tokens
 from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
-from servekit.telemetry.exporters import EXPORTERS
-from servekit.telemetry.metrics import Metrics
+from servekit.telemetry.exporters import exporter_of
 
 T = TypeVar("T")
 
@@ -77,13 +77,8 @@ class Deployment:
         self, config: Config, plan: Plan, sockets: list[socket.socket], as_json: bool
     ) -> None:
         self.config, self.plan, self.as_json = config, plan, as_json
-        exporter = EXPORTERS[config.telemetry.exporter]()
-        self.metrics = Metrics(exporter.meter, config.model.name, lambda: self.service.snapshot())
-        self.metrics.sizes(
-            "planned",
-            weights_bytes=plan.ledger.weights.bytes,
-            kv_tokens=plan.kv.capacity_tokens,
-        )
+        exporter = exporter_of(config)
+        self.metrics = metrics_of(config, plan, exporter, lambda: self.service.snapshot())
         self.lifecycle = Lifecycle()
         self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
         self.engine: EngineClient | None = None
@@ -144,6 +139,7 @@ class Deployment:
         path = await in_thread(lambda: fetch(model.source, model.sha256, self.on_fetch))
         self.engine = EngineClient(self.config, path)
         self.service.engine = self.engine
+        self.engine.on_step = self.metrics.step
         self.engine.start()
         self.service.tokenizer, info = await asyncio.gather(
             in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
@@ -176,9 +172,7 @@ class Deployment:
     def compare(self, info: Ready) -> None:
         """Planned beside measured, and how to say the first word."""
         planned = self.plan.ledger.weights.bytes
-        self.metrics.sizes(
-            "measured", weights_bytes=info.weights_bytes, kv_tokens=info.capacity_tokens
-        )
+        loaded(self.metrics, self.config, info)
         self.terminal.show(self.lifecycle.phases)
         self.terminal.close()
         self.terminal.say(

@@ -187,9 +187,12 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     readings: dict[str, Reading] = {
         key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
     }
+    used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "kv_usage": used / max(1, stats.blocks_total),
+        "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
-        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_cached * each),
         "kv_free": round(stats.blocks_free * each),
     }
