@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -63,6 +64,7 @@ class RequestStream:
         self.id = id
         self._client = client
         self._queue: asyncio.Queue[Delta] = asyncio.Queue()
+        self._hear: Callable[[Delta], object] = self._queue.put_nowait
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -75,8 +77,14 @@ class RequestStream:
         self._over = delta.finish is not None
         return delta
 
+    def listen(self, hear: Callable[[Delta], object]) -> None:
+        """Instead of iterating: `hear` is called with each delta as it comes."""
+        self._hear = hear
+        while not self._queue.empty():
+            hear(self._queue.get_nowait())
+
     def push(self, delta: Delta) -> None:
-        self._queue.put_nowait(delta)
+        self._hear(delta)
 
     def abort(self) -> None:
         """Ends an unfinished request, once; the deltas that have come are followed by the end."""

@@ -16,6 +16,7 @@ from servekit.server.access import INFERENCE
 from servekit.server.chat import ChatStyle, chat_job, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
+from servekit.server.deadline import HEADER, deadline
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.parse import Parsed, parse
@@ -53,6 +54,7 @@ async def respond(
 ) -> AnyResponse:
     """A stream or an answer; both end the moment the client goes."""
     fields: SamplingFields = asked.body
+    job = replace(job, deadline=deadline(request.headers.get(HEADER), job.arrived))
     if fields.stream:
         service.admit(job.size)
         return EventStream(events(service, job, style), headers=asked.headers)
