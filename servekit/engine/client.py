@@ -7,9 +7,7 @@ small.
 import asyncio
 import logging
 import os
-import pickle
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +19,6 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-import servekit
 from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
 from servekit.engine.heartbeat import Heartbeat
@@ -43,14 +40,13 @@ from servekit.engine.messages import (
     ToEngine,
 )
 from servekit.engine.runtime_dir import RuntimeDir
+from servekit.engine.spawn import spawn
 from servekit.errors import EngineDied, NotReady, ServekitError, from_code
 
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.2
 """After the process has ended, how long its last messages may take to arrive."""
-
-CHILD = "import sys; sys.path.append(sys.argv[1]); from servekit.engine.worker import main; main()"
 
 
 class RequestStream:
@@ -134,7 +130,7 @@ class EngineClient:
             unbounded(socket, linger_ms=0)
         self._incoming.bind(from_engine(runtime_dir))
         self._outgoing.connect(to_engine(runtime_dir))
-        self.process = self._spawn()
+        self.process = spawn(Launch(self.config, self.path, runtime_dir, os.getpid()))
         self._reader = asyncio.create_task(self._read(), name="engine messages")
         loop = asyncio.get_running_loop()
         threading.Thread(
@@ -198,20 +194,6 @@ class EngineClient:
             self.error = EngineDied(why)
             self.process.kill()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        root = str(Path(servekit.__file__).parents[1])
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD, root],
-            stdin=subprocess.PIPE,
-            env=_environment(self.config),
-        )
-        assert process.stdin is not None, "it was asked for"
-        launch = Launch(self.config, self.path, self._runtime_dir.path, os.getpid())
-        # a process that has ended already is for the watch to report
-        with suppress(BrokenPipeError), process.stdin:
-            pickle.dump(launch, process.stdin)
-        return process
-
     def _send(self, message: ToEngine) -> None:
         if self.state != "dead":
             self._outgoing.send(self._encoder.encode(message), zmq.NOBLOCK)
@@ -271,21 +253,6 @@ class EngineClient:
             )
         self._streams.clear()
         self._ready.set()
-
-
-def _environment(config: Config) -> dict[str, str]:
-    """What must be set before torch is imported; what the user has set stays.
-
-    OpenMP threads that wait for each other spin, by default for about a millisecond. On processors
-    that the server, or anything else, wants too, they spin away what the thread they wait for would
-    need. Some microseconds are as good on an idle machine and far better on a busy one; sleeping at
-    once costs more than the waiting (benchmarks/results/openmp_spin.md).
-    """
-    ours: dict[str, str] = {}
-    if config.hardware.threads is not None:
-        ours["OMP_NUM_THREADS"] = str(config.hardware.threads)
-        ours["GOMP_SPINCOUNT"] = "5000"
-    return {**ours, **os.environ}
 
 
 def _watch(
