@@ -140,6 +140,7 @@ class Chains:
                 self._bury(chain)
 
     def _bury(self, chain: Chain) -> None:
+        """Its tokens are kept, to know them should they come again."""
         del self.asleep[chain.head]
         self.exhume(chain.head)
         self.gone[chain.head] = chain

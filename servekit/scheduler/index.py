@@ -66,10 +66,6 @@ class Index:
         self.wake(content)
         return content in self.pool.block_of or self.misses.was_evicted(content)
 
-    def copied(self, parent: bytes, block: int, tokens: list[int]) -> None:
-        """Let others copy the start of a block that follows this prefix: it holds these tokens."""
-        self.siblings.add(parent, block, tokens)
-
     def wake(self, head: bytes) -> bool:
         """If this is the head of a chain, remember each of its blocks: somebody else has it."""
         if head not in self.chains.asleep:
@@ -102,13 +98,13 @@ class Index:
         for number in chain.shown():
             block, begin = chain.blocks[number - first], number * size
             if content[block] is not None:
-                self.copied(hashes[number - first - 1], block, tokens[begin : begin + size])
+                self.siblings.add(hashes[number - first - 1], block, tokens[begin : begin + size])
         if chain.prompt_end:
             self._show_prompt_end(chain, hashes)
         if chain.tail:
             part = tokens[(first + chain.ever) * size : chain.tail_end]
             if self.pool.remember(chain.tail, hash_of_tail(hashes[-1], part)):
-                self.copied(hashes[-1], chain.tail, part)
+                self.siblings.add(hashes[-1], chain.tail, part)
             else:
                 self.pool.forget(chain.tail)
 
@@ -124,7 +120,7 @@ class Index:
             return
         if block not in self.siblings.known:
             part = chain.tokens[number * self.block_size : chain.prompt_end]
-            self.copied(hashes[at - 1], block, part)
+            self.siblings.add(hashes[at - 1], block, part)
 
     def check(self) -> None:
         self.siblings.check()

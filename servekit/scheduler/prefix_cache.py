@@ -179,7 +179,7 @@ class PrefixCache:
         chain = self.chains.begin(request, self._no_longer_computing(request))
         begin = number * self.block_size
         part = request.tokens[begin : begin + self.block_size]
-        self.index.copied(chain.parent, request.tables[0][number], part)
+        self.siblings.add(chain.parent, request.tables[0][number], part)
         return chain
 
     def _offer(self, request: Request, number: int, contents: list[bytes]) -> list[int]:

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import msgspec
-
 from servekit.engine.messages import Caller
-from servekit.errors import RequestError, ServekitError, UnsupportedField
-from servekit.server import ignored, limits
+from servekit.errors import ServekitError
+from servekit.server import limits
+from servekit.server.chat_prompt import chat_tokens
 from servekit.server.generate import Job, Taken
 from servekit.server.service import Service
 from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
@@ -22,76 +21,8 @@ from servekit.server.wire import (
     ChatLogprobs,
     ChatMessage,
     ChatRequest,
-    TokenizeRequest,
     Usage,
 )
-
-OWN_VARIABLES = {"messages", "add_generation_prompt", "tools", "documents"}
-"""Variables of a template that are not set through chat_template_kwargs."""
-
-
-def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages, if they have the form that any template can take.
-
-    Roles are the template's business; what it refuses is an error with its own words.
-    """
-    if not messages:
-        raise RequestError("messages is empty; send at least one", param="messages")
-    for index, message in enumerate(messages):
-        _check_message(message, f"/messages/{index}")
-    return messages
-
-
-def _check_message(message: dict[str, Any], pointer: str) -> None:
-    if not isinstance(message.get("role"), str):
-        raise RequestError("a message needs a role, a string", param=f"{pointer}/role")
-    content = message.get("content")
-    if isinstance(content, list):
-        for index, part in enumerate(content):
-            _check_part(part, f"{pointer}/content/{index}")
-    elif content is None and not message.get("tool_calls"):
-        raise RequestError("a message needs content", param=f"{pointer}/content")
-    elif not isinstance(content, str | None):
-        raise RequestError(
-            "content is a string or a list of text parts", param=f"{pointer}/content"
-        )
-
-
-def _check_part(part: object, pointer: str) -> None:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise RequestError("a content part is an object with a type", param=pointer)
-    if part["type"] != "text":
-        raise UnsupportedField(
-            f"content parts of type {part['type']!r} are not supported by this release, only text",
-            param=pointer,
-        )
-    if not isinstance(part.get("text"), str):
-        raise RequestError("a text part needs text, a string", param=f"{pointer}/text")
-
-
-def unread_by_template(body: msgspec.Struct, service: Service) -> list[str]:
-    """Of the messages, if there are any; raises RequestError for those that no template takes."""
-    if not isinstance(body, ChatRequest | TokenizeRequest) or body.messages is None:
-        return []
-    variables = body.chat_template_kwargs or {}
-    names = service.loaded.template_names | OWN_VARIABLES
-    return [*ignored.unread(checked_messages(body.messages), variables, names)]
-
-
-async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> list[int]:
-    """The template owns the special tokens, so none are added unless that is asked for."""
-    variables = body.chat_template_kwargs or {}
-    if taken := OWN_VARIABLES & variables.keys():
-        raise RequestError(
-            f"chat_template_kwargs has {', '.join(sorted(taken))}, which the request itself says",
-            param="chat_template_kwargs",
-        )
-    text = service.loaded.render_chat(
-        checked_messages(body.messages or []),
-        add_generation_prompt=body.add_generation_prompt is not False,
-        **variables,
-    )
-    return await service.encode(text, bool(body.add_special_tokens))
 
 
 async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: Caller) -> Job:

@@ -26,18 +26,28 @@ MESSAGE_KEYS = frozenset({"role", "content"})
 
 PART_KEYS = frozenset({"type", "text"})
 
+LOST = {
+    "tool_calls": "the chat template of this model does not read tool_calls, so that what the "
+    "assistant asked for would be lost; send the turn as text",
+    "prefix": "prefix is not supported; to have the last message continued, send "
+    "continue_final_message: true beside the messages",
+}
+"""Keys of a message that would change the answer, where the template does not look at them."""
+
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @lru_cache
 def inner_structs(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """Fields of `kind` that are objects with fields of their own."""
+    """Fields of `kind` that are objects with fields of their own, and take others too."""
     found = {}
     for name, hint in get_type_hints(kind).items():
         for one in (hint, *get_args(hint)):
             if isinstance(one, type) and issubclass(one, msgspec.Struct):
                 found[name] = one
-    return found
+    return {
+        name: one for name, one in found.items() if not one.__struct_config__.forbid_unknown_fields
+    }
 
 
 def unknown_inside(given: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct]) -> list[str]:
@@ -60,18 +70,14 @@ def unread(
 ) -> Iterator[str]:
     """Dotted names of what the chat template is given and does not look at.
 
-    Raises UnsupportedField for tool calls it does not look at: a turn would be lost.
+    Raises UnsupportedField for what would be LOST.
     """
     for index, message in enumerate(messages):
         for name, value in message.items():
             if value is None or name in MESSAGE_KEYS or name in template_names:
                 continue
-            if name == "tool_calls" and value:
-                raise UnsupportedField(
-                    "the chat template of this model does not read tool_calls, so that what the "
-                    "assistant asked for would be lost; send the turn as text",
-                    param=f"/messages/{index}/tool_calls",
-                )
+            if name in LOST and value:
+                raise UnsupportedField(LOST[name], param=f"/messages/{index}/{name}")
             yield f"messages.{index}.{name}"
         if isinstance(content := message.get("content"), Sequence) and not isinstance(content, str):
             for place, part in enumerate(content):

@@ -40,6 +40,17 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Both ends are allowed, but for top_p, which must be above zero. 0 and -1 switch top_k off."""
 
+DEFAULT_SAMPLING: dict[str, float | int | str] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "origin": "the OpenAI API; generation_config.json of the model is not read",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

@@ -13,7 +13,8 @@ from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import ignored, limits
 from servekit.server.access import INFERENCE
-from servekit.server.chat import ChatStyle, chat_job, chat_tokens, unread_by_template
+from servekit.server.chat import ChatStyle, chat_job
+from servekit.server.chat_prompt import chat_roles, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
 from servekit.server.deadline import HEADER, deadline
@@ -136,6 +137,8 @@ def model_card(service: Service) -> ModelCard:
         created=service.created,
         root=service.config.model.source,
         max_model_len=service.room.max_model_len,
+        roles=chat_roles(service.loaded),
+        default_sampling=limits.DEFAULT_SAMPLING,
     )
 
 

@@ -130,7 +130,7 @@ class Service:
         tokenizer = self.loaded
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
-        continues = isinstance(body, CompletionRequest)
+        continues = isinstance(body, CompletionRequest) or bool(body.continue_final_message)
 
         def new_answer() -> Answer:
             return Answer(

@@ -63,13 +63,17 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
-    """`messages` go to the chat template with every key that they have."""
+    """`messages` go to the chat template with every key that they have.
+
+    `continue_final_message`: the last of them is the beginning of the answer, which goes on.
+    """
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -81,6 +85,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -219,12 +224,17 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """`roles` are those whose text the chat template puts into the prompt, none without one;
+    `default_sampling` is what holds where a request says nothing, and where that comes from."""
+
     id: str
     object: str = "model"
     created: int
     owned_by: str = "servekit"
     root: str
     max_model_len: int
+    roles: list[str]
+    default_sampling: dict[str, float | int | str]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

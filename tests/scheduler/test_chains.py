@@ -1,4 +1,8 @@
-"""Blocks in a chain are found, evicted and counted as if each had been hashed when it came."""
+"""Blocks in a chain are found, evicted and counted as if each had been hashed when it came.
+
+Only where a block is missing before one that is still known may a duplicate stay that would have
+been merged; these seeds do not meet that.
+"""
 
 from random import Random
 

@@ -156,7 +156,8 @@ def test_concatenated_deltas_are_the_answer_that_is_not_streamed(
     spoken = ids[:-1] if finish == "stop" else ids
     text = stream.push(spoken) + stream.finish()
     starts = data.draw(st.lists(st.integers(0, max(0, len(text) - 1)), max_size=3))
-    stops = [text[start : start + data.draw(st.integers(1, 5))] for start in starts if text]
+    pieces = [text[start : start + data.draw(st.integers(1, 5))] for start in starts if text]
+    stops = [piece + data.draw(st.sampled_from(["", "", "~"])) for piece in pieces]
     include = finish == "length" and data.draw(st.booleans())
     common = {"model": "tiny", "stop": stops or None, "skip_special_tokens": skip}
     given_ = {"prompt": "x"} if kind is CompletionRequest else {"messages": MESSAGES}
