@@ -7,9 +7,7 @@ small.
 import asyncio
 import logging
 import os
-import pickle
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +19,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-import servekit
 from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
-from servekit.engine.environment import environment
 from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import (
     Abort,
@@ -45,14 +41,13 @@ from servekit.engine.messages import (
     ToEngine,
 )
 from servekit.engine.runtime_dir import RuntimeDir
+from servekit.engine.spawn import spawn
 from servekit.errors import EngineDied, NotReady, ServekitError, from_code
 
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.2
 """After the process has ended, how long its last messages may take to arrive."""
-
-CHILD = "import sys; sys.path.append(sys.argv[1]); from servekit.engine.worker import main; main()"
 
 
 class RequestStream:
@@ -66,6 +61,7 @@ class RequestStream:
         self.id = id
         self._client = client
         self._queue: asyncio.Queue[Delta] = asyncio.Queue()
+        self._hear: Callable[[Delta], object] = self._queue.put_nowait
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -78,8 +74,14 @@ class RequestStream:
         self._over = delta.finish is not None
         return delta
 
+    def listen(self, hear: Callable[[Delta], object]) -> None:
+        """Instead of iterating: `hear` is called with each delta as it comes."""
+        self._hear = hear
+        while not self._queue.empty():
+            hear(self._queue.get_nowait())
+
     def push(self, delta: Delta) -> None:
-        self._queue.put_nowait(delta)
+        self._hear(delta)
 
     def abort(self) -> None:
         """Ends an unfinished request, once; the deltas that have come are followed by the end."""
@@ -131,7 +133,7 @@ class EngineClient:
             unbounded(socket, linger_ms=0)
         self._incoming.bind(from_engine(runtime_dir))
         self._outgoing.connect(to_engine(runtime_dir))
-        self.process = self._spawn()
+        self.process = spawn(Launch(self.config, self.path, runtime_dir, os.getpid()))
         self._reader = asyncio.create_task(self._read(), name="engine messages")
         loop = asyncio.get_running_loop()
         threading.Thread(
@@ -194,20 +196,6 @@ class EngineClient:
         if self.process is not None and self.error is None:
             self.error = EngineDied(why)
             self.process.kill()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        root = str(Path(servekit.__file__).parents[1])
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD, root],
-            stdin=subprocess.PIPE,
-            env=environment(self.config),
-        )
-        assert process.stdin is not None, "it was asked for"
-        launch = Launch(self.config, self.path, self._runtime_dir.path, os.getpid())
-        # a process that has ended already is for the watch to report
-        with suppress(BrokenPipeError), process.stdin:
-            pickle.dump(launch, process.stdin)
-        return process
 
     def _send(self, message: ToEngine) -> None:
         if self.state != "dead":

@@ -17,6 +17,7 @@ from servekit.server.chat import ChatStyle, chat_job
 from servekit.server.chat_prompt import chat_roles, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
+from servekit.server.deadline import HEADER, deadline
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.parse import Parsed, parse
@@ -54,6 +55,7 @@ async def respond(
 ) -> AnyResponse:
     """A stream or an answer; both end the moment the client goes."""
     fields: SamplingFields = asked.body
+    job = replace(job, deadline=deadline(request.headers.get(HEADER), job.arrived))
     if fields.stream:
         service.admit(job.size)
         return EventStream(events(service, job, style), headers=asked.headers)

@@ -86,8 +86,22 @@ class ByteTokenizer:
         return said + "assistant: " * add_generation_prompt
 
 
+class Telling:
+    """A stream of deltas that one iterates over, for those who listen."""
+
+    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
+        self.telling = asyncio.ensure_future(self._tell(hear))
+
+    async def _tell(self, hear: Callable[[Delta | Exception], None]) -> None:
+        try:
+            async for delta in self:  # type: ignore[attr-defined]
+                hear(delta)
+        except Exception as error:
+            hear(error)
+
+
 @dataclass
-class FakeStream:
+class FakeStream(Telling):
     engine: "FakeEngine"
     prompt: list[int]
     sampling: Sampling
