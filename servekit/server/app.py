@@ -7,7 +7,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 
 from servekit.server import errors, health, openapi, routes
-from servekit.server.access import ADMIN, declared, guard
+from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
@@ -22,12 +22,15 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
-def build_app(service: Service, exporter: Exporter) -> Litestar:
+def build_app(
+    service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
+) -> Litestar:
+    """The routes of these classes."""
     handlers = [*routes.HANDLERS, *health.HANDLERS, *openapi.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(
-        route_handlers=declared(handlers),
+        route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
         guards=[guard],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(service.metrics.refused),

@@ -5,7 +5,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from servekit.config.schema import Config, ServerConfig
+from servekit.config.schema import Config
+from servekit.config.serving import ServerConfig
 from servekit.errors import ConfigError
 from servekit.server.keys import read_keys
 

@@ -35,10 +35,19 @@ def json(
 
 @get("/livez", opt=ALWAYS | PUBLIC)
 async def livez(service: Injected) -> Response[bytes]:
-    """Loading is being alive; a dead engine is not."""
+    """Loading is being alive, and so is any load; a dead or stopped engine is not."""
+    heartbeat = service.engine.heartbeat
+    reason = heartbeat.stopped
     if service.engine.state == "dead":
-        return json({"status": "dead", "reasons": ["the engine process is gone"]}, status=503)
-    return json({"status": "alive", "reasons": []})
+        reason = "the engine process is gone"
+    report = {
+        "reasons": [] if reason is None else [reason],
+        "heartbeat_age_s": round(heartbeat.age_s, 3),
+        "heartbeat_limit_s": round(heartbeat.limit_s, 3),
+    }
+    if reason is not None:
+        return json({"status": "dead", **report}, status=503)
+    return json({"status": "alive", **report})
 
 
 @get(["/readyz", "/health"], opt=ALWAYS | PUBLIC)
@@ -52,7 +61,7 @@ async def readyz(service: Injected) -> Response[bytes]:
 @get("/startupz", opt=ALWAYS | PUBLIC)
 async def startupz(service: Injected) -> Response[bytes]:
     """200 once it has been ready: from then on, /readyz and /livez are to be asked."""
-    started = service.lifecycle.state in ("ready", "draining")
+    started = service.lifecycle.state == "ready" or service.lifecycle.going_down
     return json(service.lifecycle.report(), status=200 if started else 503)
 
 

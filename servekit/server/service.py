@@ -24,6 +24,7 @@ from servekit.server.generate import Engine, Generation, Job
 from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.ledger import Ledger
@@ -45,6 +46,8 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat_template(self) -> bool: ...
+    @property
+    def template_names(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def token_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes: ...
@@ -100,7 +103,9 @@ class Service:
             self.ensure_ready()
         except ServekitError as error:
             return [error.message]
-        return []
+        return reasons_to_send_elsewhere(
+            self.lifecycle, self.engine.heartbeat, self.engine.stats, self.config.scheduler
+        )
 
     @property
     def loaded(self) -> Tokenizer:
@@ -138,7 +143,7 @@ class Service:
         tokenizer = self.loaded
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
-        continues = isinstance(body, CompletionRequest)
+        continues = isinstance(body, CompletionRequest) or bool(body.continue_final_message)
 
         def new_answer() -> Answer:
             return Answer(
@@ -205,9 +210,12 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     readings: dict[str, Reading] = {
         key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
     }
+    used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "kv_usage": used / max(1, stats.blocks_total),
+        "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
-        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_cached * each),
         "kv_free": round(stats.blocks_free * each),
     }

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from servekit.config.explain import main
-from servekit.config.schema import ServerConfig, TelemetryConfig
+from servekit.config.schema import TelemetryConfig
+from servekit.config.serving import ServerConfig
 from servekit.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

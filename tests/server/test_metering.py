@@ -69,6 +69,7 @@ def test_a_finished_request_has_one_line(metered: Metered, stream: bool) -> None
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
         "completion_tokens": usage["completion_tokens"],
+        "queue_s": 0.25,
         "finish_reasons": ["stop", "stop"],
         "error": None,
     }

@@ -28,7 +28,7 @@ def send_everything(url: str) -> list[int]:
         (CHAT, chat_body(MARK, tools=[{"type": MARK}])),
         (CHAT, chat_body(MARK, stop=[MARK] * 20)),
         (CHAT, chat_body(MARK, **{MARK: MARK})),
-        (CHAT, {"model": MARK, "messages": []}),
+        (CHAT, chat_body(MARK, model=MARK)),
         (CHAT, chat_body(MARK * 100)),
         (CHAT, {"model": "tiny", "messages": [{"role": "tool", "content": MARK}]}),
         (CHAT, chat_body(f"break {MARK}")),

@@ -120,8 +120,11 @@ RULES = (
     Danger("server.tls_cert", _gone, "prompts and keys travel unencrypted; clients must follow"),
     Danger("server.tls_cert", _comes, "clients and probes must follow to https"),
     Danger("server.port", _differs, "clients and probes must follow"),
+    Danger("server.admin_port", _differs, "whoever asks for health or metrics must follow"),
+    Danger("server.propagation_s", _lower, "new requests may come after they are refused"),
     Danger("server.drain_s", _lower, "long requests are cut when it is stopped"),
     Danger("server.max_body_mib", _lower, "larger bodies, accepted until now, get 413"),
+    Danger("server.max_connections", _lower, "more connections are turned away"),
     Danger("telemetry.exporter", _becomes("none"), "dashboards and alerts no longer see it"),
 )
 
