@@ -88,6 +88,10 @@ class Metrics:
         self._generated = otel.create_counter(
             "servekit_generation_tokens", description="tokens generated"
         )
+        self._tenants = otel.create_counter(
+            "servekit_tenant_tokens",
+            description="tokens by tenant and key: prompt, those of it found cached, completion",
+        )
         self._finished = otel.create_counter(
             "servekit_requests_finished", description="answers, by how they ended"
         )
@@ -218,6 +222,14 @@ class Metrics:
         self._prompt.add(prompt)
         self._cached.add(cached)
         self._generated.add(generated)
+
+    def tenant_tokens(
+        self, tenant: str, key: str, *, prompt: int, cached: int, completion: int
+    ) -> None:
+        """Names that are known beforehand, so that nobody makes series without end."""
+        counts = (("prompt", prompt), ("cached", cached), ("completion", completion))
+        for kind, count in counts:
+            self._tenants.add(count, {"tenant": tenant, "key": key, "type": kind})
 
     def aborted(self, reason: str, requests: int) -> None:
         self._aborted.add(requests, {"reason": reason})

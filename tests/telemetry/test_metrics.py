@@ -28,6 +28,7 @@ def measured(*, vllm_names: bool = False) -> PrometheusExporter:
     metrics.first_token("chat", 0.12)
     metrics.answer("chat", "stop", tokens=5, decode_s=0.014, ttft_s=0.12, preemptions=1)
     metrics.tokens(prompt=10, cached=4, generated=5)
+    metrics.tenant_tokens("acme", "laptop", prompt=10, cached=4, completion=5)
     metrics.aborted("client_disconnected", 2)
     metrics.refused("queue_full")
     metrics.cache(block_size=16, tokens=50, dtype="float32", prefix_caching=True)
