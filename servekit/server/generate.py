@@ -27,7 +27,7 @@ from servekit.server.accounts import Bill, Used
 from servekit.server.deadline import missed
 from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
-from servekit.server.running import RequestStream, Running, Taken, timings, used
+from servekit.server.running import RequestStream, Running, Taken, timings_of, used_by
 from servekit.server.text import Answer, Piece
 from servekit.server.timing import spent_before
 from servekit.server.wire import PromptTokensDetails, Usage
@@ -189,15 +189,18 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def taken(self) -> Taken:
-        return Taken(self.usage(), timings(self.running, self.job.arrived))
+        return Taken(self.usage(), timings_of(self.running, self.job.arrived))
 
     def _used(self) -> Used:
-        return used(self.running, self.job.n, self.job.arrived)
+        return used_by(self.running, self.job.n, self.job.arrived)
 
     def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
-        if isinstance(heard, Delta) and heard.finish not in ("error", "abort"):
-            self.bill.let_in = self.running[index].let_in = True
-        self._hear((index, heard) if isinstance(heard, Delta) else heard)
+        if isinstance(heard, Delta):
+            if heard.finish not in ("error", "abort"):
+                self.bill.let_in = self.running[index].let_in = True
+            self._hear((index, heard))
+        else:
+            self._hear(heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)

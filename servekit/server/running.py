@@ -1,9 +1,9 @@
-"""Engine requests of one job while they run, and what they took together."""
+"""One engine request of a job, and what all of them took."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Protocol
 
 from servekit.engine.messages import Delta, Event
 from servekit.server.accounts import Used
@@ -19,14 +19,6 @@ class RequestStream(Protocol):
         ...
 
     def abort(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a job took, for whoever words the answer."""
-
-    usage: Usage
-    timings: Timings
 
 
 @dataclass(slots=True)
@@ -59,12 +51,20 @@ class Running:
             self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
 
-def timings(running: Sequence[Running], arrived: float) -> Timings:
-    """Of the answer that ended last, and sums of what adds up."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a job took, for whoever words the answer."""
+
+    usage: Usage
+    timings: Timings
+
+
+def timings_of(running: Sequence[Running], arrived: float) -> Timings:
+    """Of the answer that came last, on the clock of `arrived`; counts are of all."""
     last = max(running, key=lambda one: one.last_at)
     return Timings(
-        queue_ms=_ms(last.queue_s),
-        prefill_ms=_ms(last.prefill_s),
+        queue_ms=None if last.queue_s is None else _ms(last.queue_s),
+        prefill_ms=None if last.prefill_s is None else _ms(last.prefill_s),
         decode_ms=_ms(last.decode_s),
         total_ms=_ms(time.monotonic() - arrived),
         cached_tokens=sum(one.cached_tokens for one in running),
@@ -72,25 +72,21 @@ def timings(running: Sequence[Running], arrived: float) -> Timings:
     )
 
 
-def used(running: Sequence[Running], n: int, arrived: float) -> Used:
-    """Of what the engine let in; a prompt counts once, however many answers it got."""
-    prompts = [running[first : first + n] for first in range(0, len(running), n)]
+def used_by(running: Sequence[Running], n: int, arrived: float) -> Used:
+    """Of what the engine let in; a prompt counts once, however many (`n`) answers it got."""
+    prompts = [running[i : i + n] for i in range(0, len(running), n)]
     taken = [answers for answers in prompts if any(one.let_in for one in answers)]
     queued = [one.queue_s for one in running if one.queue_s is not None]
-    began = [one.first_at for one in running if one.first_at is not None]
+    first = min((one.first_at for one in running if one.first_at is not None), default=None)
     return Used(
         prompt_tokens=sum(answers[0].prompt_tokens for answers in taken),
         cached_tokens=sum(answers[0].cached_tokens for answers in taken),
         completion_tokens=sum(one.answer.completion_tokens for one in running),
         queue_s=min(queued, default=None),
-        ttft_s=min(began) - arrived if began else None,
+        ttft_s=None if first is None else first - arrived,
         finish_reasons=[one.finish for one in running],
     )
 
 
-@overload
-def _ms(seconds: float) -> float: ...
-@overload
-def _ms(seconds: None) -> None: ...
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -41,7 +41,8 @@ Chunk = msgspec.Struct | dict[str, Any]
 
 class Style(Protocol):
     """How a route words what a generation says, and how its stream is framed; `id` is that of the
-    answer."""
+    answer.
+    """
 
     framing: ClassVar["Framing"]
 
