@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from servekit.engine.constraint import Constraint
 from servekit.engine.inputs import build_inputs
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.sampler import SamplingState, sample
@@ -42,6 +43,11 @@ class Runner:
         """Raises RequestError for a token id that the model does not have."""
         vocab_size = self.decoder.shape.vocab_size
         self.states[request_id] = SamplingState(prompt, sampling, vocab_size)
+
+    def constrain(self, request_id: int, constraint: Constraint) -> None:
+        """Before its first token is sampled; unknown: nothing happens."""
+        if (state := self.states.get(request_id)) is not None:
+            state.constraint = constraint
 
     def remove(self, request_id: int) -> None:
         self.states.pop(request_id, None)

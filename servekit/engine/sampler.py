@@ -3,10 +3,10 @@
 Order of operations, that of Hugging Face generate:
 
     logit_bias, min_tokens -> repetition, frequency, presence penalty
-        -> temperature -> top_k -> top_p -> min_p
+        -> grammar -> temperature -> top_k -> top_p -> min_p
 
-Temperature 0 takes the best token after bias and penalties. Logprobs are of the model's own
-distribution, before all of it. Rows never see each other: one whose logits are not numbers, or
+Temperature 0 takes the best token after bias, penalties and grammar. Logprobs are of the model's
+own distribution, before all of it. Rows never see each other: one whose logits are not numbers, or
 whose parameters leave nothing to choose from, fails alone.
 """
 
@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from servekit.engine.constraint import Constraint, forbid
 from servekit.engine.draw import DrawParams, Uniforms, draw
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.penalties import SeenTokens, add_sparse, has_penalties, penalise
 from servekit.errors import RequestError
 
 NOT_FINITE = "the model's logits are not finite numbers"
-NOTHING_LEFT = "logit_bias, min_tokens and penalties leave no token to choose from"
+NOTHING_LEFT = "logit_bias, min_tokens, penalties and grammar leave no token to choose from"
 
 
 class SamplingState:
@@ -36,6 +37,7 @@ class SamplingState:
         self.sampling = sampling
         self.output: list[int] = []
         self.uniforms = Uniforms(sampling.seed)
+        self.constraint: Constraint | None = None
         self._seen = SeenTokens(prompt, []) if has_penalties(sampling) else None
         self._bias = _sparse(sampling.logit_bias)
         stops = [token for token in sampling.stop_token_ids if 0 <= token < vocab_size]
@@ -50,6 +52,8 @@ class SamplingState:
         """Forgets output from `length` on, so that a step run again draws the same again."""
         if length < len(self.output):
             del self.output[length:]
+            if self.constraint is not None:
+                self.constraint.take_back(length)
             if self._seen is not None:
                 self._seen = SeenTokens(self.prompt, self.output)
 
@@ -63,6 +67,11 @@ class SamplingState:
         too_short = len(self.output) < self.sampling.min_tokens
         ids, values = self._bias_and_forbidden if too_short else self._bias
         return (ids, values) if len(ids) else None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Before temperature."""
+        return bool(self.additions or self.seen or self.constraint)
 
     @property
     def uniform(self) -> float:
@@ -101,12 +110,12 @@ def _sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     best, tokens = logits.max(-1)
     failed = dict.fromkeys(_not_finite(best), NOT_FINITE)
     work = logits
-    changed = [row for row, state in enumerate(states) if state.additions or state.seen]
+    changed = [row for row, state in enumerate(states) if state.changes_logits]
     if changed:
         work = logits.clone()
-        _adjust(work, changed, states)
+        gave_up = _adjust(work, changed, states)
         best, tokens = work.max(-1)
-        failed = dict.fromkeys(_not_finite(best), NOTHING_LEFT) | failed
+        failed = dict.fromkeys(_not_finite(best), NOTHING_LEFT) | gave_up | failed
     random = [row for row, state in enumerate(states) if state.sampling.temperature > 0]
     if random:
         picked = work if len(random) == len(states) else work[random]
@@ -115,7 +124,10 @@ def _sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     return Drawn(chosen, failed, _logprobs(logits, chosen, states))
 
 
-def _adjust(work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingState]) -> None:
+def _adjust(
+    work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingState]
+) -> dict[int, str]:
+    """In place; why by row for those whose grammar cannot be followed."""
     added = [(row, add) for row in rows if (add := states[row].additions) is not None]
     if added:
         add_sparse(work, [row for row, _ in added], [add for _, add in added])
@@ -123,6 +135,12 @@ def _adjust(work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingSt
     if counted:
         where = [row for row, _ in counted]
         penalise(work, where, [seen for _, seen in counted], [states[r].sampling for r in where])
+    bound = [(row, one) for row in rows if (one := states[row].constraint) is not None]
+    if not bound:
+        return {}
+    for row, constraint in bound:
+        constraint.follow(states[row].output)
+    return forbid(work, [row for row, _ in bound], [one for _, one in bound])
 
 
 def _draw_params(states: Sequence[SamplingState]) -> DrawParams:

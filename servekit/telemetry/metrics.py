@@ -120,6 +120,12 @@ class Metrics:
         self._refused = meter.create_counter(
             "servekit_requests_refused", description="requests answered with an error, by its code"
         )
+        self._constrained = meter.create_counter(
+            "servekit_requests_constrained", description="requests that ask for a form, by its kind"
+        )
+        self._grammar = meter.create_histogram(
+            "servekit_grammar_compile", unit="s", description="trying a grammar not seen before"
+        )
         self._weights = meter.create_gauge(
             "servekit_weights", unit="By", description="size of the weights"
         )
@@ -183,6 +189,12 @@ class Metrics:
 
     def refused(self, code: str) -> None:
         self._refused.add(1, {"reason": code})
+
+    def constrained(self, kind: str) -> None:
+        self._constrained.add(1, {"kind": kind})
+
+    def grammar_tried(self, seconds: float) -> None:
+        self._grammar.record(seconds)
 
     def sizes(self, source: Source, *, weights_bytes: int, kv_tokens: int) -> None:
         """Plan and measurement are two values of one label, so that they can be divided."""

@@ -25,6 +25,8 @@ def measured() -> PrometheusExporter:
     metrics.tokens(prompt=10, cached=4, generated=5)
     metrics.aborted("client_disconnected", 2)
     metrics.refused("queue_full")
+    metrics.constrained("json_schema")
+    metrics.grammar_tried(0.003)
     metrics.sizes("planned", weights_bytes=100, kv_tokens=50)
     metrics.sizes("measured", weights_bytes=101, kv_tokens=49)
     return exporter
