@@ -101,7 +101,7 @@ class EngineCore:
             whole = replace(outcome, seconds=outcome.seconds + between)
             gains = self.scheduler.commit(batch, whole, ended)
             self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
-            ids, tokens, others = step_deltas(gains, outcome.logprobs)
+            ids, tokens, others = step_deltas(gains, outcome.logprobs, outcome.blamed)
             self.outbox(Deltas(ids, tokens, self._forget(others), self._stats()))
             if self.log is not None:
                 self.log.note(batch, outcome, between)

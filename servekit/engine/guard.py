@@ -59,6 +59,7 @@ def _run(executor: Executor, batch: Batch) -> Sampled:
         else:
             together.tokens.update(alone.tokens)
         together.failed.update(alone.failed)
+        together.blamed.update(alone.blamed)
         together.logprobs.update(alone.logprobs)
     return together
 

@@ -16,8 +16,10 @@ from servekit.scheduler.batch import Batch, Copies, Outcome, Row
 
 @dataclass(frozen=True, slots=True)
 class Sampled(Outcome):
-    """An outcome with what the scheduler need not know: logprobs of each token, by request."""
+    """An outcome with what the scheduler need not know: logprobs of each token, by request, and
+    which of those that failed did so by what they ask for."""
 
+    blamed: set[int] = field(default_factory=set)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
 
@@ -76,6 +78,7 @@ class Runner:
                 id: [token] for id, token in zip(ids[decodes:], drawn.tokens[decodes:], strict=True)
             },
             failed={ids[row]: reason for row, reason in drawn.failed.items()},
+            blamed={ids[row] for row in drawn.blamed},
             logprobs={ids[row]: [logprobs] for row, logprobs in drawn.logprobs.items()},
         )
         for state, token in zip(states, drawn.tokens, strict=True):

@@ -80,10 +80,14 @@ class SamplingState:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a step sampled, by row; a row in `failed` has a token of no meaning."""
+    """What a step sampled, by row; a row in `failed` has a token of no meaning.
+
+    Of those, the ones in `blamed` failed by what their requests ask for.
+    """
 
     tokens: list[int]
     failed: dict[int, str] = field(default_factory=dict)
+    blamed: set[int] = field(default_factory=set)
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 
@@ -101,6 +105,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     return Drawn(
         tokens=[drawn.tokens[0] for drawn in alone],
         failed={row: drawn.failed[0] for row, drawn in enumerate(alone) if drawn.failed},
+        blamed={row for row, drawn in enumerate(alone) if drawn.blamed},
         logprobs={row: drawn.logprobs[0] for row, drawn in enumerate(alone) if drawn.logprobs},
     )
 
@@ -109,19 +114,21 @@ def _sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     # max carries NaN and +inf, and is -inf only where everything is: one pass finds bad rows too
     best, tokens = logits.max(-1)
     failed = dict.fromkeys(_not_finite(best), NOT_FINITE)
+    gave_up: dict[int, str] = {}
     work = logits
     changed = [row for row, state in enumerate(states) if state.changes_logits]
     if changed:
         work = logits.clone()
         gave_up = _adjust(work, changed, states)
         best, tokens = work.max(-1)
-        failed = dict.fromkeys(_not_finite(best), NOTHING_LEFT) | gave_up | failed
+        failed = gave_up | dict.fromkeys(_not_finite(best), NOTHING_LEFT) | failed
     random = [row for row, state in enumerate(states) if state.sampling.temperature > 0]
     if random:
         picked = work if len(random) == len(states) else work[random]
         tokens[random] = draw(picked, _draw_params([states[row] for row in random]))
     chosen = tokens.tolist()
-    return Drawn(chosen, failed, _logprobs(logits, chosen, states))
+    blamed = {row for row, why in gave_up.items() if failed[row] is why}
+    return Drawn(chosen, failed, blamed, _logprobs(logits, chosen, states))
 
 
 def _adjust(

@@ -176,7 +176,7 @@ def test_a_grammar_that_is_too_much_fails_its_own_row():
     bad, good = engine.generate(
         [[1, 2], [1, 2]], [asking(json_grammar(wide), temperature=0.0), ASKED[0]]
     )
-    assert bad.finish == "error"
+    assert (bad.finish, bad.error_code) == ("error", "invalid_request")
     assert bad.error is not None
     assert bad.error.startswith("the grammar cannot be followed any further: ")
     assert good.finish == "stop"
