@@ -21,14 +21,6 @@ INFERENCE: dict[str, Any] = {"access": "inference"}
 ADMIN: dict[str, Any] = {"access": "admin"}
 """For `opt=` of a route."""
 
-
-def inference(
-    takes: type | None = None, gives: type | None = None, *, streams: bool = False
-) -> dict[str, Any]:
-    """INFERENCE, with what `openapi` says of bodies."""
-    return INFERENCE | {"takes": takes, "gives": gives, "streams": streams}
-
-
 Handler = TypeVar("Handler", bound=BaseRouteHandler)
 
 

@@ -43,7 +43,7 @@ def build_app(
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt=health.ALWAYS | ADMIN | {"media": "text/plain"})
+    @get("/metrics", opt=health.ALWAYS | ADMIN)
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

@@ -1,11 +1,11 @@
 """The API in the words of OpenAPI 3.1, made from what is registered and from the wire types.
 
-A route says in its `opt` what it `takes` and `gives`, and whether it `streams` as well. What may be
-refused is what the tree of errors has, so no status is documented that no error has, or the other
-way about.
+`BODIES` has what the routes take and give. What may be refused is what the tree of errors has, so
+no status is documented that no error has, or the other way about.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,9 +14,21 @@ from litestar.handlers import HTTPRouteHandler
 
 from servekit import __version__
 from servekit.errors import EngineError, NotReady, Overloaded, RequestError, ServekitError
-from servekit.server.access import INFERENCE
+from servekit.server.access import INFERENCE, Access
 from servekit.server.health import ALWAYS, Injected, json
 from servekit.server.limits import RANGES
+from servekit.server.wire import (
+    ChatCompletion,
+    ChatRequest,
+    Completion,
+    CompletionRequest,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 
 Json = dict[str, Any]
 
@@ -39,6 +51,28 @@ class Error(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a route takes, what it gives as JSON and as which kinds of text; neither: an object."""
+
+    takes: type[msgspec.Struct] | None = None
+    gives: type[msgspec.Struct] | None = None
+    texts: tuple[str, ...] = ()
+
+
+EVENTS = ("text/event-stream",)
+BODIES = {
+    "/v1/chat/completions": Body(ChatRequest, ChatCompletion, EVENTS),
+    "/v1/completions": Body(CompletionRequest, Completion, EVENTS),
+    "/tokenize": Body(TokenizeRequest, TokenizeResponse),
+    "/detokenize": Body(DetokenizeRequest, DetokenizeResponse),
+    "/v1/models": Body(gives=ModelList),
+    "/v1/models/{name}": Body(gives=ModelCard),
+    "/metrics": Body(texts=("text/plain",)),
+}
+"""Of routes that take a body, or give more than an object."""
+
+
 def refusals() -> dict[int, set[str]]:
     """The codes of errors by their status."""
     found: dict[int, set[str]] = {}
@@ -52,15 +86,14 @@ def refusals() -> dict[int, set[str]]:
 def document(app: Litestar) -> Json:
     """Of the routes that `app` has."""
     config = app.state.service.config
-    operations = list(_operations(app))
-    types = [handler.opt.get(word) for _, _, handler in operations for word in ("takes", "gives")]
-    kinds = [Error, *dict.fromkeys(kind for kind in types if kind is not None)]
-    _, schemas = msgspec.json.schema_components(kinds, ref_template=NAMES)
+    kinds = dict.fromkeys(kind for body in BODIES.values() for kind in (body.takes, body.gives))
+    types = [Error, *(kind for kind in kinds if kind is not None)]
+    _, schemas = msgspec.json.schema_components(types, ref_template=NAMES)
     for schema in schemas.values():
         _refine(schema, config.model.name)
     paths: dict[str, Json] = {}
-    for path, method, handler in operations:
-        paths.setdefault(path, {})[method] = _operation(path, handler, schemas)
+    for path, method, handler in _operations(app):
+        paths.setdefault(path, {})[method] = _operation(path, handler)
     return {
         "openapi": "3.1.0",
         "info": {"title": "servekit", "version": __version__},
@@ -82,18 +115,18 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
                     yield path, method.lower(), handler
 
 
-def _operation(path: str, handler: HTTPRouteHandler, schemas: Json) -> Json:
-    opt = handler.opt
+def _operation(path: str, handler: HTTPRouteHandler) -> Json:
+    access, body = handler.opt["access"], BODIES.get(path, Body())
     operation: Json = {
         "operationId": f"{handler.handler_name.rpartition('.')[2]}{path.replace('/', '_')}",
         "summary": (handler.fn.__doc__ or path).partition("\n")[0].strip(),
-        "security": [] if opt["access"] == "public" else [{"key": []}],
-        "responses": {"200": _success(opt), **_failures(opt)},
+        "security": [] if access == "public" else [{"key": []}],
+        "responses": {"200": _success(body), **_failures(access)},
     }
-    if (takes := opt.get("takes")) is not None:
+    if body.takes is not None:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _reference(takes, schemas)}},
+            "content": {"application/json": {"schema": _named(body.takes)}},
         }
     if "{name}" in path:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -101,20 +134,18 @@ def _operation(path: str, handler: HTTPRouteHandler, schemas: Json) -> Json:
     return operation
 
 
-def _success(opt: Json) -> Json:
-    gives = opt.get("gives")
-    schema = {"type": "object"} if gives is None else _named(gives)
-    content = {opt.get("media", "application/json"): {"schema": schema}}
-    if opt.get("media"):
-        content = {opt["media"]: {"schema": {"type": "string"}}}
-    if opt.get("streams"):
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+def _success(body: Body) -> Json:
+    schema = {"type": "object"} if body.gives is None else _named(body.gives)
+    only_text = body.gives is None and body.texts
+    content = {} if only_text else {"application/json": {"schema": schema}}
+    for text in body.texts:
+        content[text] = {"schema": {"type": "string"}}
     return {"description": "what was asked for", "content": content}
 
 
-def _failures(opt: Json) -> dict[str, Json]:
+def _failures(access: Access) -> dict[str, Json]:
     """A probe says no with reasons, any other route with an error."""
-    if opt["access"] == "public":
+    if access == "public":
         object_ = {"application/json": {"schema": {"type": "object"}}}
         return {"503": {"description": "not now, and why", "content": object_}}
     return {
@@ -124,11 +155,6 @@ def _failures(opt: Json) -> dict[str, Json]:
         }
         for status, codes in sorted(refusals().items())
     }
-
-
-def _reference(kind: type, schemas: Json) -> Json:
-    assert kind.__name__ in schemas, f"{kind} is no component"
-    return _named(kind)
 
 
 def _named(kind: type) -> Json:

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import ignored, limits
-from servekit.server.access import inference
+from servekit.server.access import INFERENCE
 from servekit.server.chat import ChatStyle, chat_job
 from servekit.server.chat_prompt import chat_roles, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
@@ -24,9 +24,7 @@ from servekit.server.parse import Parsed, parse
 from servekit.server.service import Service
 from servekit.server.stream import Beside, Style, TokenNames, collect, events, new_id
 from servekit.server.wire import (
-    ChatCompletion,
     ChatRequest,
-    Completion,
     CompletionRequest,
     DetokenizeRequest,
     DetokenizeResponse,
@@ -69,11 +67,7 @@ def caller_of(request: AnyRequest, service: Service, fields: SamplingFields) -> 
     return service.callers.caller(request.headers.get("authorization"), fields)
 
 
-@post(
-    "/v1/chat/completions",
-    status_code=200,
-    opt=inference(ChatRequest, ChatCompletion, streams=True),
-)
+@post("/v1/chat/completions", status_code=200, opt=INFERENCE)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, service, ChatRequest)
@@ -91,11 +85,7 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
     return await respond(request, service, asked, job, style)
 
 
-@post(
-    "/v1/completions",
-    status_code=200,
-    opt=inference(CompletionRequest, Completion, streams=True),
-)
+@post("/v1/completions", status_code=200, opt=INFERENCE)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
     asked = await read(request, service, CompletionRequest)
@@ -114,11 +104,7 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await respond(request, service, asked, job, style)
 
 
-@post(
-    "/tokenize",
-    status_code=200,
-    opt=inference(TokenizeRequest, TokenizeResponse),
-)
+@post("/tokenize", status_code=200, opt=INFERENCE)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, service, TokenizeRequest)
     body = asked.body
@@ -134,11 +120,7 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post(
-    "/detokenize",
-    status_code=200,
-    opt=inference(DetokenizeRequest, DetokenizeResponse),
-)
+@post("/detokenize", status_code=200, opt=INFERENCE)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, service, DetokenizeRequest)
     body = asked.body
@@ -160,12 +142,12 @@ def model_card(service: Service) -> ModelCard:
     )
 
 
-@get("/v1/models", opt=inference(gives=ModelList))
+@get("/v1/models", opt=INFERENCE)
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}", opt=inference(gives=ModelCard))
+@get("/v1/models/{name:path}", opt=INFERENCE)
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))

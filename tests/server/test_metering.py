@@ -1,6 +1,7 @@
 """What requests used is counted by tenant and written down before a client hears the end."""
 
 import json
+import os
 import re
 import signal
 import threading
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from servekit.errors import NotReady
+from servekit.telemetry.ledger import Locked
 from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, Running, chat_body, chunks_of, eventually, says
 from tests.server.keyed import bearer, key_file, line
@@ -153,6 +155,31 @@ def test_nobody_hears_an_end_that_cannot_be_written_down(
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert metered.http.post(CHAT, json=chat_body(stream=stream)).status_code == 200
     assert len(metered.entries()) == 1
+
+
+def test_a_ledger_that_is_slow_holds_up_only_who_ends(metered: Metered) -> None:
+    """Somebody else holds the file: ends wait for it, streams that run do not."""
+    file = os.open(metered.ledger, os.O_RDWR)
+    metered.engine.script, metered.engine.step_s = says("x" * 200), 0.005
+    ended: list[float] = []
+
+    def end_one() -> None:
+        body = chat_body(max_tokens=1)
+        ended.append(
+            metered.server.client(headers=bearer("sk-2")).post(CHAT, json=body).status_code
+        )
+
+    ending = threading.Thread(target=end_one)
+    with Locked(file), metered.http.stream("POST", CHAT, json=chat_body(stream=True)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        ending.start()
+        for _ in range(200):
+            next(lines)
+        assert ended == []
+    ending.join(10)
+    os.close(file)
+    assert ended == [200]
 
 
 def ask_until_it_dies(url: str, heard: list[str], number: int) -> None:

@@ -42,6 +42,8 @@ def test_every_route_is_in_the_document(documented: Running) -> None:
     }
     assert registered == {(path, method) for path in paths for method in paths[path]}
     assert ("/v1/chat/completions", "post") in registered
+    posts = [path for path, operations in paths.items() if "post" in operations]
+    assert [path for path in posts if "requestBody" not in paths[path]["post"]] == []
 
 
 def test_the_document_says_limits_and_who_may_ask(documented: Running) -> None:
