@@ -91,6 +91,17 @@ def test_tokens_are_counted_by_tenant_and_key(metered: Metered) -> None:
     }
 
 
+def test_what_tenants_used_adds_up_to_what_was_served(metered: Metered) -> None:
+    metered.http.post(CHAT, json=chat_body(n=3))
+    metered.engine.refusal = ("full", "queue_full", 1.0)
+    metered.http.post(CHAT, json=chat_body())
+    text = metered.http.get("/metrics").text
+    names = {"prompt": "prompt", "cached": "prompt_cached", "completion": "generation"}
+    for kind, name in names.items():
+        (total,) = re.findall(rf"^servekit_{name}_tokens_total (\S+)", text, re.MULTILINE)
+        assert metered.tokens()["acme", "one", kind] == float(total) > 0, kind
+
+
 def test_strangers_make_no_time_series(http: httpx.Client) -> None:
     for number in range(5):
         http.post(CHAT, json=chat_body(), headers=bearer(f"sk-{number}"))
