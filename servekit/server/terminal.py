@@ -99,7 +99,10 @@ def terminal() -> Terminal:
 
 
 def curl_line(url: str, model: str, *, chat: bool, keyed: bool) -> str:
-    """To paste, with the key in $KEY: a first streamed answer; a model without a chat template completes text."""
+    """To paste: a first streamed answer; a model without a chat template completes text.
+
+    With `keyed` the shell puts $KEY into it.
+    """
     body: dict[str, object] = {"model": model, "stream": True, "temperature": 0}
     if chat:
         route = "chat/completions"
