@@ -53,11 +53,17 @@ class Error(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a route takes, what it gives as JSON and as which kinds of text; neither: an object."""
+    """What a route takes, and gives as JSON (dict: any object; None: no JSON), and which texts."""
 
     takes: type[msgspec.Struct] | None = None
-    gives: type[msgspec.Struct] | None = None
+    gives: type[msgspec.Struct] | type[dict[str, Any]] | None = dict
     texts: tuple[str, ...] = ()
+
+    @property
+    def types(self) -> list[type[msgspec.Struct]]:
+        """Those that are components of the document."""
+        both = (self.takes, self.gives)
+        return [kind for kind in both if kind is not None and issubclass(kind, msgspec.Struct)]
 
 
 EVENTS = ("text/event-stream",)
@@ -68,7 +74,7 @@ BODIES = {
     "/detokenize": Body(DetokenizeRequest, DetokenizeResponse),
     "/v1/models": Body(gives=ModelList),
     "/v1/models/{name}": Body(gives=ModelCard),
-    "/metrics": Body(texts=("text/plain",)),
+    "/metrics": Body(gives=None, texts=("text/plain",)),
 }
 """Of routes that take a body, or give more than an object."""
 
@@ -86,11 +92,11 @@ def refusals() -> dict[int, set[str]]:
 def document(app: Litestar) -> Json:
     """Of the routes that `app` has."""
     config = app.state.service.config
-    kinds = dict.fromkeys(kind for body in BODIES.values() for kind in (body.takes, body.gives))
-    types = [Error, *(kind for kind in kinds if kind is not None)]
+    types = [Error, *(kind for body in BODIES.values() for kind in body.types)]
     _, schemas = msgspec.json.schema_components(types, ref_template=NAMES)
-    for schema in schemas.values():
-        _refine(schema, config.model.name)
+    for body in BODIES.values():
+        if body.takes is not None:
+            _refine(schemas[body.takes.__name__]["properties"], config.model.name)
     paths: dict[str, Json] = {}
     for path, method, handler in _operations(app):
         paths.setdefault(path, {})[method] = _operation(path, handler)
@@ -135,11 +141,10 @@ def _operation(path: str, handler: HTTPRouteHandler) -> Json:
 
 
 def _success(body: Body) -> Json:
-    schema = {"type": "object"} if body.gives is None else _named(body.gives)
-    only_text = body.gives is None and body.texts
-    content = {} if only_text else {"application/json": {"schema": schema}}
-    for text in body.texts:
-        content[text] = {"schema": {"type": "string"}}
+    content: Json = {text: {"schema": {"type": "string"}} for text in body.texts}
+    if body.gives is not None:
+        schema = {"type": "object"} if body.gives is dict else _named(body.gives)
+        content["application/json"] = {"schema": schema}
     return {"description": "what was asked for", "content": content}
 
 
@@ -161,17 +166,15 @@ def _named(kind: type) -> Json:
     return {"$ref": NAMES.format(name=kind.__name__)}
 
 
-def _refine(schema: Json, model: str) -> None:
+def _refine(properties: Json, model: str) -> None:
     """What the types do not say of a request: the limits, the model, what a message has."""
-    properties = schema.get("properties", {})
-    if "prompt" not in properties and "messages" not in properties:
-        return
     for name, (low, high) in RANGES.items():
         for choice in properties.get(name, {}).get("anyOf", ()):
             if choice.get("type") in ("integer", "number"):
                 choice |= {"minimum": low, "maximum": high}
-    if "model" in properties:
-        properties["model"] = {**properties["model"], "enum": [model]}
+    for choice in (named := properties["model"]).get("anyOf", [named]):
+        if choice["type"] == "string":
+            choice["enum"] = [model]
     for choice in (messages := properties.get("messages", {})).get("anyOf", [messages]):
         if choice.get("type") == "array":
             choice["items"] = {
