@@ -20,6 +20,7 @@ from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, Running, chat_body, chunks_of, eventually, says
 from tests.server.keyed import bearer, key_file, line
 from tests.server.test_launch import Child
+from tests.telemetry.test_ledger import instead
 
 CHAT = "/v1/chat/completions"
 Entry = dict[str, Any]
@@ -155,7 +156,7 @@ def test_nobody_hears_an_end_that_cannot_be_written_down(
     def full(file: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("servekit.telemetry.ledger.os.write", full)
+    monkeypatch.setattr("servekit.telemetry.ledger.os.write", instead(metered.ledger, full))
     answer = metered.http.post(CHAT, json=chat_body(stream=stream))
     monkeypatch.undo()
     if stream:
