@@ -66,6 +66,17 @@ class Body:
         return [kind for kind in both if kind is not None and issubclass(kind, msgspec.Struct)]
 
 
+TEXTS: dict[str, Json] = {
+    "text/plain": {"type": "string"},
+    "text/event-stream": {
+        "type": "object",
+        "description": "each event; data is a chunk as JSON, or [DONE] in the last",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    },
+}
+"""What is said of texts; before OpenAPI 3.2 the schema of a stream is that of each event."""
+
 EVENTS = ("text/event-stream",)
 BODIES = {
     "/v1/chat/completions": Body(ChatRequest, ChatCompletion, EVENTS),
@@ -141,7 +152,7 @@ def _operation(path: str, handler: HTTPRouteHandler) -> Json:
 
 
 def _success(body: Body) -> Json:
-    content: Json = {text: {"schema": {"type": "string"}} for text in body.texts}
+    content: Json = {text: {"schema": TEXTS[text]} for text in body.texts}
     if body.gives is not None:
         schema = {"type": "object"} if body.gives is dict else _named(body.gives)
         content["application/json"] = {"schema": schema}

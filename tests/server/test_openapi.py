@@ -7,6 +7,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
@@ -16,6 +17,7 @@ from tests.server.conftest import FakeEngine, Running, make_service
 from tests.server.keyed import bearer, key_file, line
 
 KEY = "sk-all"
+STREAMING = ("/v1/chat/completions", "/v1/completions")
 NOT_HELD = [positive_data_acceptance]
 """A body may have the form of the document and still be refused, for a token id beyond
 the vocabulary or a prompt that is too long."""
@@ -72,10 +74,11 @@ def operations(documented: Running) -> list[Any]:
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 def test_schemathesis_finds_nothing(documented: Running, mode: GenerationMode) -> None:
     heard: dict[str, set[int]] = {}
+    streamed: set[str] = set()
     found = [one for one in operations(documented) if one.body or mode is GenerationMode.POSITIVE]
     for operation in found:
 
-        @given(case=operation.as_strategy(generation_mode=mode))
+        @given(case=operation.as_strategy(generation_mode=mode), stream=st.booleans())
         @settings(
             max_examples=100 if operation.body else 20,
             derandomize=True,
@@ -84,14 +87,19 @@ def test_schemathesis_finds_nothing(documented: Running, mode: GenerationMode) -
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        def ask(case: Any) -> None:
+        def ask(case: Any, stream: bool) -> None:
+            if mode is GenerationMode.POSITIVE and case.path in STREAMING:
+                case.body["stream"] = stream
             case.headers["Authorization"] = f"Bearer {KEY}"
             answer = case.call_and_validate(excluded_checks=NOT_HELD, timeout=10)
             heard.setdefault(case.path, set()).add(answer.status_code)
+            if answer.status_code == 200 and "text/event-stream" in str(answer.headers):
+                streamed.add(case.path)
 
         ask()
     assert set(heard) == {one.path for one in found}
     if mode is GenerationMode.POSITIVE:
         assert all(200 in statuses for path, statuses in heard.items() if "{" not in path)
+        assert streamed == set(STREAMING)
     else:
         assert all(400 in statuses for statuses in heard.values())
