@@ -50,6 +50,8 @@ def deltas_of(
             error_code=code(gain),
             cached_tokens=gain.cached_tokens,
             preemptions=gain.preemptions,
+            queue_s=gain.queue_s,
+            prefill_s=gain.prefill_s,
         )
         for gain in progress
     ]

@@ -21,8 +21,10 @@ from servekit.model.vocabulary import Vocabulary, vocabulary_of
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.grammars import Grammars
+from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest, is_constrained
 from servekit.telemetry.metrics import Metrics, Reading
@@ -41,6 +43,8 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat_template(self) -> bool: ...
+    @property
+    def template_names(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def token_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes: ...
@@ -65,13 +69,16 @@ class Service:
     lifecycle: Lifecycle
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
-    callers: Callers = field(default_factory=Callers)
+    callers: Callers = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
     grammars: Grammars = field(init=False)
     _vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
+        """Raises ConfigError where keys are configured and cannot be read."""
+        source = self.config.server.api_keys
+        self.callers = Callers(None if source is None else KeyRing(source))
         self.grammars = Grammars(self.metrics.grammar_tried)
 
     def ensure_ready(self) -> None:
@@ -88,7 +95,9 @@ class Service:
             self.ensure_ready()
         except ServekitError as error:
             return [error.message]
-        return []
+        return reasons_to_send_elsewhere(
+            self.lifecycle, self.engine.heartbeat, self.engine.stats, self.config.scheduler
+        )
 
     @property
     def loaded(self) -> Tokenizer:
@@ -144,7 +153,10 @@ class Service:
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
         # a grammar is kept to by every byte, the first space too
-        continues = isinstance(body, CompletionRequest) or is_constrained(body)
+        bound = is_constrained(body)
+        continues = (
+            bound or isinstance(body, CompletionRequest) or bool(body.continue_final_message)
+        )
 
         def new_answer() -> Answer:
             return Answer(
@@ -201,9 +213,12 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     readings: dict[str, Reading] = {
         key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
     }
+    used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "kv_usage": used / max(1, stats.blocks_total),
+        "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
-        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_cached * each),
         "kv_free": round(stats.blocks_free * each),
     }

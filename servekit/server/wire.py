@@ -38,14 +38,18 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
+    """`continuous_usage_stats` puts what was used so far on every chunk."""
+
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that chat and completions share.
 
-    The last two are for the scheduler: a lower `priority` goes first where scheduler.order is
-    priority, and nobody waits for what is of class batch.
+    `timings` asks for Timings beside the usage. The last two are for the scheduler: a lower
+    `priority` goes first where scheduler.order is priority, and nobody waits for what is of class
+    batch.
     """
 
     model: str
@@ -72,6 +76,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     regex: str | None = None
     choice: list[str] | None = None
+    timings: bool | None = None
     priority: int | None = None
     slo_class: SloClass | None = None
 
@@ -90,13 +95,17 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
-    """`messages` go to the chat template with every key that they have."""
+    """`messages` go to the chat template with every key that they have.
+
+    `continue_final_message`: the last of them is the beginning of the answer, which goes on.
+    """
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -108,6 +117,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -135,6 +145,19 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Of the answer that ended last, in milliseconds: until it had a seat, from there to its first
+    token, from that to its last, and all since the request came. Of all answers: prompt tokens that
+    were cached, and how often one lost its seat. Null: it had none yet."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float
+    total_ms: float
+    cached_tokens: int
+    preemptions: int
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -182,6 +205,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +229,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -227,15 +252,21 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """`roles` are those whose text the chat template puts into the prompt, none without one;
+    `default_sampling` is what holds where a request says nothing, and where that comes from."""
+
     id: str
     object: str = "model"
     created: int
     owned_by: str = "servekit"
     root: str
     max_model_len: int
+    roles: list[str]
+    default_sampling: dict[str, float | int | str]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
