@@ -9,7 +9,8 @@ from servekit.errors import ServekitError
 from servekit.server import limits
 from servekit.server.chat_prompt import chat_tokens
 from servekit.server.constraint import grammar_of
-from servekit.server.generate import Job, Taken
+from servekit.server.generate import Job
+from servekit.server.running import Taken
 from servekit.server.service import Service
 from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored

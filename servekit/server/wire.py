@@ -73,10 +73,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    timings: bool | None = None
     response_format: ResponseFormat | None = None
     regex: str | None = None
     choice: list[str] | None = None
-    timings: bool | None = None
     priority: int | None = None
     slo_class: SloClass | None = None
 

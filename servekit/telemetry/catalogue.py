@@ -152,9 +152,6 @@ INTER_TOKEN = Bucketed(
 )
 STEP_DURATION = Bucketed("servekit_step_duration", "s", "time of each step", MOMENTS)
 BATCH_BUILD = Bucketed("servekit_batch_build", "s", "time to decide what each step computes", SHORT)
-GRAMMAR_COMPILE = Bucketed(
-    "servekit_grammar_compile", "s", "time to try each grammar that was not known", WAITS
-)
 QUEUE_TIME = Bucketed("servekit_request_queue_time", "s", "from arrival to the first seat", WAITS)
 PREFILL_TIME = Bucketed(
     "servekit_request_prefill_time", "s", "from the first seat to the first token", WAITS

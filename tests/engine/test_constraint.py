@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from servekit.engine.messages import Abort, Sampling
-from servekit.model.grammar import choice_grammar, json_grammar, regex_grammar
-from tests.engine.grammars import ENDS, asking, constrained_engine, text
+from servekit.model.grammar import Compiler, choice_grammar, json_grammar, regex_grammar
+from tests.engine.grammars import BYTES, ENDS, HOSTILE, asking, constrained_engine, text
 from tests.engine.test_engine import SETTINGS
 from tests.engine.tiny import prompts
 
@@ -180,6 +180,21 @@ def test_a_grammar_that_is_too_much_fails_its_own_row():
     assert bad.error is not None
     assert bad.error.startswith("the grammar cannot be followed any further: ")
     assert good.finish == "stop"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_harms_nobody_else(name: str):
+    engine = constrained_engine()
+    if engine_refuses(HOSTILE[name]):
+        return
+    hostile, good = engine.generate([[1], [1]], [asking(HOSTILE[name], max_tokens=30), ASKED[0]])
+    assert hostile.finish in ("stop", "length") or hostile.error_code == "invalid_request"
+    assert (good.finish, good.error) == ("stop", None)
+
+
+def engine_refuses(grammar: str) -> bool:
+    """What the server would have refused never comes to the engine."""
+    return bool(Compiler(BYTES).objection(grammar))
 
 
 def test_compiled_grammars_are_kept_and_bounded():
