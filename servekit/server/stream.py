@@ -49,7 +49,7 @@ class Style(Protocol):
     def usage_so_far(self) -> bool: ...
     def closing(self, taken: Taken) -> list[Chunk]: ...
     def failed(self, error: ServekitError) -> list[Chunk]: ...
-    def answer(self, answers: list[list[Piece]], taken: Taken) -> msgspec.Struct: ...
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> Chunk: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ async def events(service: Service, job: Job, style: Style) -> AsyncGenerator[byt
         yield end
 
 
-async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
+async def collect(service: Service, job: Job, style: Style) -> Chunk:
     """The whole answer at once."""
     answers: list[list[Piece]] = [[] for _ in range(job.size)]
     async with service.generation(job) as generation:
