@@ -173,11 +173,26 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
         "server": {
             "host": "127.0.0.1",
             "port": 0,
+            "admin_port": None,
+            "propagation_s": 0.0,
             "drain_s": 5.0,
+            "hang_s": 60.0,
             "max_body_mib": 4.0,
+            "read_timeout_s": 30.0,
+            "max_connections": 4096,
+            "keepalive_s": 15.0,
             "unknown_fields": "name",
+            "api_keys": None,
+            "allow_anyone": False,
+            "tls_cert": None,
+            "tls_key": None,
         },
-        "telemetry": {"exporter": "prometheus", "step_log": None},
+        "telemetry": {
+            "exporter": "prometheus",
+            "vllm_names": False,
+            "otlp_endpoint": None,
+            "step_log": None,
+        },
     }
     for group, changes in groups.items():
         tree[group] = {**tree[group], **changes}

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from servekit.config.base import (
     Count,
     Dtype,
-    FloatOrZero,
     Form,
     Gib,
     GibOrZero,
@@ -21,6 +20,7 @@ from servekit.config.base import (
 )
 from servekit.config.rules import impossible
 from servekit.config.scheduling import SchedulerConfig
+from servekit.config.serving import ServerConfig
 from servekit.config.shape import Shape
 from servekit.config.targets import (
     CalibrationConfig,
@@ -210,21 +210,16 @@ class HardwareConfig(Group):
         return self
 
 
-class ServerConfig(Group):
-    host: str = Field(min_length=1, description="address to listen on")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(description="port; 0 takes a free one")
-    drain_s: FloatOrZero = Field(
-        description="after SIGTERM, seconds that running requests may take to finish"
-    )
-    max_body_mib: PositiveFloat = Field(description="largest request body, MiB")
-    unknown_fields: Literal["name", "refuse"] = Field(
-        description="of a request: name them in the answer's servekit-ignored-fields header, or "
-        "refuse it; a servekit-unknown-fields header of the request comes first"
-    )
-
-
 class TelemetryConfig(Group):
     exporter: Literal["prometheus", "none"] = Field(description="prometheus: text at /metrics")
+    vllm_names: bool = Field(
+        description="metrics that routers and autoscalers know by vLLM's names are at /metrics "
+        "under these too"
+    )
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+        description="an OpenTelemetry collector, http://host:4318, that metrics are sent to; "
+        "null: none"
+    )
     step_log: str | None = Field(
         description="a file that every step is written to as a line of JSON, for "
         "servekit simulate calibration=FILE; null: none"

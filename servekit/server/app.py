@@ -7,6 +7,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 
 from servekit.server import errors, health, routes
+from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
@@ -21,12 +22,16 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
-def build_app(service: Service, exporter: Exporter) -> Litestar:
+def build_app(
+    service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
+) -> Litestar:
+    """The routes of these classes."""
     handlers = [*routes.HANDLERS, *health.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(
-        route_handlers=handlers,
+        route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
+        guards=[guard],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(service.metrics.refused),
         before_request=shut_while_loading,
@@ -38,7 +43,7 @@ def build_app(service: Service, exporter: Exporter) -> Litestar:
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt=health.ALWAYS)
+    @get("/metrics", opt=health.ALWAYS | ADMIN)
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

@@ -9,29 +9,36 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, overload
 
 import msgspec
 
-from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
+from servekit.engine.heartbeat import Heartbeat
+from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats
 from servekit.errors import (
-    EngineDied,
     EngineError,
     Overloaded,
     ServekitError,
     from_code,
 )
+from servekit.server.deadline import missed
+from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
+from servekit.server.timing import spent_before
 from servekit.server.wire import PromptTokensDetails, Timings, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 
 
 class RequestStream(Protocol):
-    """Deltas of one engine request, in order; iteration ends after the one with `finish`."""
+    """One engine request."""
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
+        """`hear` gets its deltas in order, up to the one with `finish`, or what went wrong."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -44,6 +51,8 @@ class Engine(Protocol):
     def info(self) -> Ready | None: ...
     @property
     def stats(self) -> Stats | None: ...
+    @property
+    def heartbeat(self) -> Heartbeat: ...
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 
@@ -57,6 +66,8 @@ class Job:
     new_answer: Callable[[], Answer]
     arrived: float
     caller: Caller
+    deadline: float | None = None
+    """Seconds on the clock of `arrived`; then it is given up."""
 
     @property
     def size(self) -> int:
@@ -87,12 +98,14 @@ class Running:
 
     stream: RequestStream
     answer: Answer
+    prompt_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     queue_s: float | None = None
     prefill_s: float | None = None
     first_at: float | None = None
     last_at: float = 0.0
+    events: list[Event] = field(default_factory=list)
 
     @property
     def decode_s(self) -> float:
@@ -102,6 +115,7 @@ class Running:
         """What the engine says beside the tokens."""
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         self.preemptions = max(self.preemptions, delta.preemptions)
+        self.events += delta.events
         if delta.queue_s is not None:
             self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
@@ -116,7 +130,8 @@ class Generation:
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
-    _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _alarm: asyncio.TimerHandle | None = None
+    _idle: Idle | None = None
     _ended_by: str | None = None
 
     async def __aenter__(self) -> Self:
@@ -125,17 +140,15 @@ class Generation:
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        self._pumps = [
-            asyncio.create_task(self._pump(index, one.stream))
-            for index, one in enumerate(self.running)
-        ]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        for pump in self._pumps:
-            pump.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._idle is not None:
+            self._idle.stop()
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
@@ -162,14 +175,17 @@ class Generation:
             self._heard.clear()
             await self._heard.wait()
 
-    async def pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+    async def pieces(self, idle_s: float | None = None) -> AsyncIterator[list[tuple[int, Piece]]]:
         """All that has come since the last time, at least one piece, by the answer's index.
 
-        Raises what the engine or `end` says; other answers of the job are given up with it.
+        With `idle_s`, nothing whenever nothing has come for so many seconds. Raises what the engine
+        or `end` says; other answers of the job are given up with it.
         """
+        idle = self._idle = None if idle_s is None else Idle(idle_s, self._heard.set)
         open_answers = len(self.running)
         while open_answers:
-            await self._heard.wait()
+            if not self._inbox:
+                await self._heard.wait()
             self._heard.clear()
             items, self._inbox = self._inbox, []
             said = []
@@ -180,15 +196,28 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
-            if said:
+            if said or (idle is not None and idle.over):
                 yield said
+                if idle is not None:
+                    idle.note()
 
     def _submit_all(self) -> None:
+        if self.job.deadline is not None:
+            self._watch_deadline(self.job.deadline)
         for prompt, sampling in self.job.prompts:
             for choice in range(self.job.n):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
                 stream = self.engine.submit(prompt, own, self.job.caller)
-                self.running.append(Running(stream, self.job.new_answer()))
+                stream.listen(partial(self._hear_delta, len(self.running)))
+                self.running.append(Running(stream, self.job.new_answer(), len(prompt)))
+
+    def _watch_deadline(self, deadline: float) -> None:
+        """Raises DeadlineExceeded if it has passed, and sees to it that it is said when it does."""
+        error, left_s = missed(deadline, self.job.arrived), deadline - time.monotonic()
+        if left_s <= 0:
+            raise error
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(left_s, self.end, error, error.code)
 
     def usage(self) -> Usage:
         """A prompt counts once, however many answers it got."""
@@ -209,16 +238,8 @@ class Generation:
         )
         return Taken(self.usage(), timings)
 
-    async def _pump(self, index: int, stream: RequestStream) -> None:
-        try:
-            async for delta in stream:
-                self._hear((index, delta))
-                if delta.finish is not None:
-                    return
-            raise EngineDied("the engine ended this request without a word")
-        except Exception as error:
-            if not self.running[index].answer.finished:
-                self._hear(error)
+    def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
+        self._hear((index, heard) if isinstance(heard, Delta) else heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)
@@ -233,22 +254,36 @@ class Generation:
         now = time.monotonic()
         one.note(delta)
         if delta.tokens:
-            self._saw_tokens(one, now)
+            self._saw_tokens(one, len(delta.tokens), now)
         piece = one.answer.take(delta)
         if piece.finish is not None:
             if delta.finish is None:
                 one.stream.abort()
-            self.metrics.answer(
-                self.job.operation, piece.finish, one.answer.completion_tokens, one.decode_s
-            )
+            self._complete(one, piece.finish)
         return piece
 
-    def _saw_tokens(self, one: Running, now: float) -> None:
+    def _saw_tokens(self, one: Running, count: int, now: float) -> None:
+        if one.first_at is not None:
+            self.metrics.inter_token.record((now - one.last_at) / count, count)
+            one.last_at = now
+            return
         if all(other.first_at is None for other in self.running):
             self.metrics.first_token(self.job.operation, now - self.job.arrived)
-        if one.first_at is None:
-            one.first_at = now
-        one.last_at = now
+        one.first_at = one.last_at = now
+        if (spent := spent_before(one.events, now)) is not None:
+            self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
+
+    def _complete(self, one: Running, finish: str) -> None:
+        first = one.first_at
+        self.metrics.answer(
+            self.job.operation,
+            finish,
+            one.answer.completion_tokens,
+            0.0 if first is None else one.last_at - first,
+            prompt_tokens=one.prompt_tokens,
+            ttft_s=None if first is None else first - self.job.arrived,
+            preemptions=one.preemptions,
+        )
 
     def _report(self, error: BaseException | None, unfinished: int) -> None:
         usage = self.usage()

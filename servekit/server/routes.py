@@ -1,6 +1,7 @@
 """The OpenAI routes, and two that show the tokenizer at work."""
 
 import time
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,9 +12,11 @@ from litestar.params import FromPath
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
 from servekit.server import limits
+from servekit.server.access import INFERENCE
 from servekit.server.asked import CHAT, COMPLETIONS, RESPONSES, ROUTES, understood
 from servekit.server.chat_prompt import chat_roles, chat_tokens
 from servekit.server.connection import EventStream, while_connected
+from servekit.server.deadline import HEADER, deadline
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.ignored import UNKNOWN_FIELDS_HEADER
@@ -45,6 +48,7 @@ async def respond(
 ) -> AnyResponse:
     """A stream or an answer; both end the moment the client goes."""
     fields: SamplingFields = asked.body
+    job = replace(job, deadline=deadline(request.headers.get(HEADER), job.arrived))
     if fields.stream:
         service.admit(job.size)
         return EventStream(events(service, job, style), headers=asked.headers)
@@ -64,22 +68,22 @@ async def generate(request: AnyRequest, service: Service, path: str) -> AnyRespo
     return await respond(request, service, asked, job, style)
 
 
-@post(CHAT, status_code=200)
+@post(CHAT, status_code=200, opt=INFERENCE)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await generate(request, service, CHAT)
 
 
-@post(COMPLETIONS, status_code=200)
+@post(COMPLETIONS, status_code=200, opt=INFERENCE)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     return await generate(request, service, COMPLETIONS)
 
 
-@post(RESPONSES, status_code=200, opt={"access": "inference"})
+@post(RESPONSES, status_code=200, opt=INFERENCE)
 async def responses(request: AnyRequest, service: Injected) -> AnyResponse:
     return await generate(request, service, RESPONSES)
 
 
-@post("/tokenize", status_code=200)
+@post("/tokenize", status_code=200, opt=INFERENCE)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, service, TokenizeRequest)
     body = asked.body
@@ -95,7 +99,7 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post("/detokenize", status_code=200)
+@post("/detokenize", status_code=200, opt=INFERENCE)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     asked = await read(request, service, DetokenizeRequest)
     body = asked.body
@@ -117,12 +121,12 @@ def model_card(service: Service) -> ModelCard:
     )
 
 
-@get("/v1/models")
+@get("/v1/models", opt=INFERENCE)
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}")
+@get("/v1/models/{name:path}", opt=INFERENCE)
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))

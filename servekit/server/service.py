@@ -19,8 +19,10 @@ from servekit.errors import (
 )
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
+from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.metrics import Metrics, Reading
@@ -65,9 +67,14 @@ class Service:
     lifecycle: Lifecycle
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
-    callers: Callers = field(default_factory=Callers)
+    callers: Callers = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where keys are configured and cannot be read."""
+        source = self.config.server.api_keys
+        self.callers = Callers(None if source is None else KeyRing(source))
 
     def ensure_ready(self) -> None:
         self.lifecycle.ensure_ready()
@@ -83,7 +90,9 @@ class Service:
             self.ensure_ready()
         except ServekitError as error:
             return [error.message]
-        return []
+        return reasons_to_send_elsewhere(
+            self.lifecycle, self.engine.heartbeat, self.engine.stats, self.config.scheduler
+        )
 
     @property
     def loaded(self) -> Tokenizer:
@@ -178,9 +187,12 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     readings: dict[str, Reading] = {
         key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
     }
+    used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "kv_usage": used / max(1, stats.blocks_total),
+        "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
-        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_cached * each),
         "kv_free": round(stats.blocks_free * each),
     }

@@ -26,6 +26,9 @@ from servekit.server.wire import (
 log = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients of server-sent events do not see."""
+
 LOWEST_LOGPROB = -9999.0
 """Minus infinity is not JSON."""
 
@@ -75,19 +78,24 @@ CHUNKS = Framing(data_event, DONE)
 async def told(service: Service, job: Job, style: Style) -> AsyncGenerator[list[Chunk], None]:
     """The chunks of a generation, those together that came together.
 
-    Raises what goes wrong before the first; afterwards the status has been sent, and an error is a
-    chunk too.
+    The first come with the first token, or once there is none for so long that something must be
+    said: until then what goes wrong is raised, and has a status of its own. Afterwards an error is
+    a chunk too. No chunks mean that nothing has come for server.keepalive_s.
     """
-    begun = False
+    begun, opening = False, style.opening()
     try:
         async with service.generation(job) as generation:
             await generation.let_in()
-            begun = True
-            yield style.opening()
-            async for said in generation.pieces():
+            async for said in generation.pieces(service.config.server.keepalive_s):
                 usage = generation.usage() if style.usage_so_far else None
-                yield [c for index, piece in said for c in style.chunks(index, piece, usage)]
-            yield style.closing(generation.taken())
+                chunks = [c for index, piece in said for c in style.chunks(index, piece, usage)]
+                if said and not (opening or chunks):
+                    continue  # an end that is told with what was taken
+                begun = True
+                yield opening + chunks
+                opening = []
+            if closing := style.closing(generation.taken()):
+                yield closing
     except Exception as error:
         if not begun:
             raise
@@ -99,8 +107,7 @@ async def events(service: Service, job: Job, style: Style) -> AsyncGenerator[byt
     event, end = style.framing.event, style.framing.end
     async with aclosing(told(service, job, style)) as parts:
         async for chunks in parts:
-            if chunks:
-                yield b"".join(map(event, chunks))
+            yield b"".join(map(event, chunks)) if chunks else KEEP_ALIVE
     if end:
         yield end
 

@@ -24,7 +24,7 @@ from servekit.server.stream import Beside, Style, TokenNames, collect, events
 from servekit.server.wire import ChatRequest, CompletionRequest
 from tests.conftest import tiny_config
 from tests.model.tiny_tokenizers import byte_level, sentencepiece
-from tests.server.conftest import FakeEngine, chunks_of, make_service
+from tests.server.conftest import FakeEngine, Telling, chunks_of, make_service
 from tests.server.test_text import answer_of, cut_by_hand, fed
 
 Body = ChatRequest | CompletionRequest
@@ -39,7 +39,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @dataclass
-class Told:
+class Told(Telling):
     """Deltas that are given; a request that is told its end early says nothing more."""
 
     deltas: list[Delta]
