@@ -5,8 +5,9 @@ from typing import Any
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler
 
-from servekit.server import errors, health, routes
+from servekit.server import errors, health, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
@@ -26,7 +27,7 @@ def build_app(
     service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
 ) -> Litestar:
     """The routes of these classes."""
-    handlers = [*routes.HANDLERS, *health.HANDLERS]
+    handlers: list[BaseRouteHandler] = [*routes.HANDLERS, *health.HANDLERS, socket.stream]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return Litestar(

@@ -14,7 +14,7 @@ import uvicorn
 from servekit.config.serving import ServerConfig
 from servekit.errors import ServekitError
 from servekit.server.access import CLASSES, Access
-from servekit.server.app import Exporter, build_app
+from servekit.server.app import MIB, Exporter, build_app
 from servekit.server.entrance import tls_files
 from servekit.server.protocol import BoundedConfig, Bounds
 from servekit.server.service import Service
@@ -142,6 +142,8 @@ def _server(service: Service, exporter: Exporter, classes: frozenset[Access]) ->
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=int(LAST_EVENTS_S),
+            # a message somewhat larger than a body may be gets an error, and costs no connection
+            ws_max_size=int(2 * service.config.server.max_body_mib * MIB),
             **tls_files(service.config.server),
         )
     )

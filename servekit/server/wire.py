@@ -109,6 +109,16 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
+    """`input` is a string, or items with a role and content."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+
+
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Either `prompt` or `messages`."""
 
