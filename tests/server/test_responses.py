@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from servekit.model.grammar import json_grammar
 from tests.server.conftest import EOS, Running, says
 
 PATH = "/v1/responses"
@@ -163,7 +164,14 @@ def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.C
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text"),
+        ({"text": {"format": {"type": "json_schema"}}}, "/text/format/name"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": False}}},
+            "text.format",
+        ),
+        ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex"),
+        ({"text": {"verbosity": "low"}}, "/text"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"messages": []}, "messages"),
     ],
@@ -175,6 +183,17 @@ def test_what_a_response_cannot_do_is_refused_by_name(
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
     assert "max_completion_tokens" not in answer.json()["error"]["message"]
+
+
+def test_a_text_format_reaches_the_engine_and_is_repeated(
+    server: Running, http: httpx.Client
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}}
+    given = {"type": "json_schema", "name": "thing", "schema": schema, "strict": True}
+    answer = http.post(PATH, json={"model": "tiny", "input": "hi", "text": {"format": given}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text"]["format"] == {**given, "description": None}
+    assert server.engine.streams[-1].sampling.grammar == json_grammar(schema)
 
 
 def test_what_has_no_effect_is_named(http: httpx.Client) -> None:
