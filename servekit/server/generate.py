@@ -11,35 +11,27 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, overload
+from typing import Protocol, Self
 
 import msgspec
 
 from servekit.engine.heartbeat import Heartbeat
-from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats
+from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
 from servekit.errors import (
     EngineError,
     Overloaded,
     ServekitError,
     from_code,
 )
+from servekit.server.accounts import Bill, Used
 from servekit.server.deadline import missed
 from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
+from servekit.server.running import RequestStream, Running, Taken, timings_of, used_by
 from servekit.server.text import Answer, Piece
 from servekit.server.timing import spent_before
-from servekit.server.wire import PromptTokensDetails, Timings, Usage
+from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
-
-
-class RequestStream(Protocol):
-    """One engine request."""
-
-    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
-        """`hear` gets its deltas in order, up to the one with `finish`, or what went wrong."""
-        ...
-
-    def abort(self) -> None: ...
 
 
 class Engine(Protocol):
@@ -84,42 +76,6 @@ def failure(delta: Delta) -> ServekitError:
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a job took, for whoever words the answer."""
-
-    usage: Usage
-    timings: Timings
-
-
-@dataclass(slots=True)
-class Running:
-    """One engine request and the answer it feeds."""
-
-    stream: RequestStream
-    answer: Answer
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    first_at: float | None = None
-    last_at: float = 0.0
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def decode_s(self) -> float:
-        return 0.0 if self.first_at is None else self.last_at - self.first_at
-
-    def note(self, delta: Delta) -> None:
-        """What the engine says beside the tokens."""
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        self.preemptions = max(self.preemptions, delta.preemptions)
-        self.events += delta.events
-        if delta.queue_s is not None:
-            self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
-
-
 @dataclass(slots=True, eq=False)
 class Generation:
     """Runs a job; `pieces` says what each answer gained, `usage` what it took."""
@@ -127,6 +83,7 @@ class Generation:
     job: Job
     engine: Engine
     metrics: Metrics
+    bill: Bill
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -152,7 +109,10 @@ class Generation:
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
-        self._report(error, len(unfinished))
+        settled = self.bill.settle(self._used(), self._report(error, len(unfinished)))
+        # an error is told once its line is written; who is gone is not waited for
+        if settled is not None and isinstance(error, Exception):
+            await asyncio.gather(settled, return_exceptions=True)
 
     def end(self, error: ServekitError, reason: str) -> None:
         """Whoever consumes `pieces` gets `error` next: the server is going down."""
@@ -196,6 +156,8 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
+            if not open_answers and (settled := self.bill.settle(self._used(), None)):
+                await settled
             if said or (idle is not None and idle.over):
                 yield said
                 if idle is not None:
@@ -227,19 +189,18 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def taken(self) -> Taken:
-        last = max(self.running, key=lambda one: one.last_at)
-        timings = Timings(
-            queue_ms=_ms(last.queue_s),
-            prefill_ms=_ms(last.prefill_s),
-            decode_ms=_ms(last.decode_s),
-            total_ms=_ms(time.monotonic() - self.job.arrived),
-            cached_tokens=sum(one.cached_tokens for one in self.running),
-            preemptions=sum(one.preemptions for one in self.running),
-        )
-        return Taken(self.usage(), timings)
+        return Taken(self.usage(), timings_of(self.running, self.job.arrived))
+
+    def _used(self) -> Used:
+        return used_by(self.running, self.job.n, self.job.arrived)
 
     def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
-        self._hear((index, heard) if isinstance(heard, Delta) else heard)
+        if isinstance(heard, Delta):
+            if heard.finish not in ("error", "abort"):
+                self.bill.let_in = self.running[index].let_in = True
+            self._hear((index, heard))
+        else:
+            self._hear(heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)
@@ -255,8 +216,10 @@ class Generation:
         one.note(delta)
         if delta.tokens:
             self._saw_tokens(one, len(delta.tokens), now)
+            self.bill.spend(len(delta.tokens))
         piece = one.answer.take(delta)
         if piece.finish is not None:
+            one.finish = piece.finish
             if delta.finish is None:
                 one.stream.abort()
             self._complete(one, piece.finish)
@@ -285,7 +248,8 @@ class Generation:
             preemptions=one.preemptions,
         )
 
-    def _report(self, error: BaseException | None, unfinished: int) -> None:
+    def _report(self, error: BaseException | None, unfinished: int) -> str | None:
+        """The code of the error."""
         usage = self.usage()
         self.metrics.tokens(
             prompt=usage.prompt_tokens,
@@ -301,11 +265,4 @@ class Generation:
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
         self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
-
-
-@overload
-def _ms(seconds: float) -> float: ...
-@overload
-def _ms(seconds: None) -> None: ...
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)
+        return code if code is None or self._ended_by is None else self._ended_by

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from servekit.errors import ServekitError
-from servekit.server.generate import Taken
+from servekit.server.running import Taken
 from servekit.server.stream import Chunk, Framing, encode
 from servekit.server.text import Piece
 from servekit.server.wire import Usage
