@@ -6,6 +6,7 @@ from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
+from litestar.types import Receive, Send
 
 from servekit.server import errors, health, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
@@ -23,6 +24,15 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
+class App(Litestar):
+    """HEAD is answered as GET is; the server sends no body with it."""
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await super().__call__(scope, receive, send)
+
+
 def build_app(
     service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
 ) -> Litestar:
@@ -30,7 +40,7 @@ def build_app(
     handlers: list[BaseRouteHandler] = [*routes.HANDLERS, *health.HANDLERS, socket.stream]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
-    return Litestar(
+    return App(
         route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
         guards=[guard],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
