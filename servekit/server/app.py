@@ -6,7 +6,6 @@ from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Receive, Send
 
 from servekit.server import errors, health, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
@@ -27,7 +26,7 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
 class App(Litestar):
     """HEAD is answered as GET is; the server sends no body with it."""
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         await super().__call__(scope, receive, send)
