@@ -4,8 +4,11 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from servekit.engine.constraint import shifted, unpacked
 from servekit.engine.messages import Abort, Sampling
 from servekit.model.grammar import Compiler, choice_grammar, json_grammar, regex_grammar
 from tests.engine.grammars import BYTES, ENDS, HOSTILE, asking, constrained_engine, text
@@ -168,6 +171,14 @@ def test_one_who_leaves_while_its_grammar_is_compiled_leaves_nothing():
     assert engine.results[id].finish == "abort"
     assert not engine.runner.states
     engine.scheduler.check()
+
+
+def test_bits_are_unpacked_in_the_same_order_on_any_device():
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 5), dtype=np.int32)
+    on_host = unpacked(words, torch.device("cpu"))
+    assert on_host.shape == (3, 160)
+    assert torch.equal(on_host, shifted(torch.from_numpy(words)))
+    assert [bool(bit) for bit in on_host[1, 64:96]] == [words[1, 2] >> n & 1 for n in range(32)]
 
 
 def test_a_grammar_that_is_too_much_fails_its_own_row():

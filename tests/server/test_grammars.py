@@ -249,6 +249,17 @@ def test_a_model_without_an_end_token_takes_no_grammar(
         assert "end-of-sequence token" in refusal(http, {"choice": ["a"]})[1]
 
 
+def test_a_child_that_was_killed_between_two_grammars_is_replaced() -> None:
+    child = Child()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    first = child.process
+    assert first is not None
+    first.kill()
+    first.wait()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    assert child.process is not first
+
+
 def test_the_child_ends_with_the_server() -> None:
     child = Child()
     assert child.objection(json_grammar({}), VOCABULARY) == ""
