@@ -13,7 +13,16 @@ from servekit.errors import RequestError, UnsupportedField
 from servekit.server.chat import chat_job
 from servekit.server.generate import Job
 from servekit.server.service import Service
-from servekit.server.wire import ChatRequest, ResponsesRequest, SamplingFields
+from servekit.server.wire import (
+    ChatRequest,
+    FlatSchemaFormat,
+    JsonSchemaFormat,
+    NamedSchema,
+    ResponseFormat,
+    ResponsesRequest,
+    SamplingFields,
+    TextFormat,
+)
 
 Message = dict[str, Any]
 
@@ -26,6 +35,7 @@ PART_KEYS = frozenset({"type", "text", "annotations", "logprobs"})
 OURS = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
     "max_tokens": "max_output_tokens",
 }
 """What the fields of a chat are called on this route, where an error points at one."""
@@ -100,6 +110,8 @@ async def response_job(
     if body.max_tokens is not None:
         raise RequestError("max_tokens is called max_output_tokens here", param="max_tokens")
     shared = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
+    if (form := form_of(body)) is not None:
+        shared["response_format"] = form
     chat = ChatRequest(
         **shared, messages=messages_of(body), max_completion_tokens=body.max_output_tokens
     )
@@ -107,8 +119,19 @@ async def response_job(
         return await chat_job(chat, service, arrived, caller)
     except RequestError as error:
         error.param = OURS.get(error.param or "", error.param)
-        error.message = error.message.replace("max_completion_tokens", "max_output_tokens")
+        for chat_name in ("max_completion_tokens", "response_format"):
+            error.message = error.message.replace(chat_name, OURS[chat_name])
         raise
+
+
+def form_of(body: ResponsesRequest) -> ResponseFormat | None:
+    """`text.format` as a chat says it."""
+    form = None if body.text is None else body.text.format
+    if form is not None and body.response_format is not None:
+        raise RequestError("response_format is called text.format here", param="response_format")
+    if not isinstance(form, FlatSchemaFormat):
+        return form
+    return JsonSchemaFormat(NamedSchema(form.name, form.schema, form.description, form.strict))
 
 
 def described(body: ResponsesRequest) -> dict[str, Any]:
@@ -120,7 +143,7 @@ def described(body: ResponsesRequest) -> dict[str, Any]:
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "metadata": body.metadata or {},
-        "text": {"format": {"type": "text"}},
+        "text": {"format": (body.text and body.text.format) or TextFormat()},
         "tools": [],
         "tool_choice": "none",
         "parallel_tool_calls": False,

@@ -37,6 +37,14 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
+class FlatSchemaFormat(NamedSchema, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    """As /v1/responses has it."""
+
+
+class TextOptions(msgspec.Struct, frozen=True):
+    format: TextFormat | JsonObjectFormat | FlatSchemaFormat | None = None
+
+
 class StreamOptions(msgspec.Struct, frozen=True):
     """`continuous_usage_stats` puts what was used so far on every chunk."""
 
@@ -117,6 +125,7 @@ class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
+    text: TextOptions | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

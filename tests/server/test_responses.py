@@ -138,6 +138,30 @@ def test_timings_come_where_they_are_asked_for(server: Running, http: httpx.Clie
     assert "timings" not in answered(http)
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object"},
+        {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True},
+    ],
+)
+def test_a_format_of_text_is_the_response_format_of_a_chat(
+    server: Running, http: httpx.Client, form: dict[str, Any]
+) -> None:
+    response = answered(http, text={"format": form})
+    flat = dict(form)
+    chat: dict[str, Any] = {"type": flat.pop("type")}
+    if flat:
+        chat["json_schema"] = flat
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"model": "tiny", "messages": messages, "response_format": chat}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    asked, same = [stream.sampling.grammar for stream in server.engine.streams]
+    assert asked == same is not None
+    shown = {name: value for name, value in response["text"]["format"].items() if value is not None}
+    assert shown == form
+
+
 def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.Client) -> None:
     server.engine.script = lambda prompt, sampling: [*b"one two", EOS]
     assert text_of(answered(http, stop=" two", top_k=3, seed=5)) == "one"
@@ -163,7 +187,8 @@ def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.C
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text"),
+        ({"text": {"format": {"type": "json_schema"}}}, "/text/format/name"),
+        ({"text": {"format": {"type": "grammar"}}}, "/text/format/type"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"messages": []}, "messages"),
     ],
