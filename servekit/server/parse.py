@@ -46,7 +46,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "background": (False,),
     "include": ([],),
-    "text": ({}, {"format": {"type": "text"}}),
+    "text": ({},),
     "truncation": ("disabled",),
     "suffix": ("",),
     "use_beam_search": (False,),
