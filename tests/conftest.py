@@ -187,7 +187,14 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "tls_cert": None,
             "tls_key": None,
         },
-        "telemetry": {"exporter": "prometheus", "step_log": None},
+        "telemetry": {
+            "exporter": "prometheus",
+            "vllm_names": False,
+            "otlp_endpoint": None,
+            "step_log": None,
+            "ledger": None,
+            "log_prompts": False,
+        },
     }
     for group, changes in groups.items():
         tree[group] = {**tree[group], **changes}

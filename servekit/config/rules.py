@@ -29,6 +29,11 @@ def impossible(config: Config) -> Iterator[str]:
             "slo.admission=enforce refuses requests that would miss slo.ttft_ms, which is null; "
             "give a target, or use slo.admission=observe"
         )
+    if config.telemetry.vllm_names and config.telemetry.exporter == "none":
+        yield (
+            "telemetry.vllm_names=true are names at /metrics, which telemetry.exporter=none does "
+            "not have; use telemetry.exporter=prometheus"
+        )
     if config.kv.pinned_prompts and not config.kv.prefix_caching:
         yield "kv.pinned_prompts are of the prefix cache, and kv.prefix_caching is false"
 

@@ -212,9 +212,25 @@ class HardwareConfig(Group):
 
 class TelemetryConfig(Group):
     exporter: Literal["prometheus", "none"] = Field(description="prometheus: text at /metrics")
+    vllm_names: bool = Field(
+        description="metrics that routers and autoscalers know by vLLM's names are at /metrics "
+        "under these too"
+    )
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+        description="an OpenTelemetry collector, http://host:4318, that metrics are sent to; "
+        "null: none"
+    )
     step_log: str | None = Field(
         description="a file that every step is written to as a line of JSON, for "
         "servekit simulate calibration=FILE; null: none"
+    )
+    ledger: str | None = Field(
+        description="a file that a line of JSON is appended to for every request, with whose it is "
+        "and what it used; null: none"
+    )
+    log_prompts: bool = Field(
+        description="write the prompt of each request to the log, and what exceptions say, which "
+        "may quote it; else no prompt is in it"
     )
 
 

@@ -35,6 +35,7 @@ from servekit.engine.messages import (
     Ready,
     Sampling,
     Stats,
+    Step,
     Stop,
     Submit,
     ToEngine,
@@ -110,6 +111,8 @@ class EngineClient:
         self.error: ServekitError | None = None
         self.heartbeat = Heartbeat(config.server.hang_s)
         self.process: subprocess.Popen[bytes] | None = None
+        self.on_step: Callable[[Step], None] = lambda step: None
+        """Hears of every step."""
         self._streams: dict[int, RequestStream] = {}
         self._ids = count()
         self._encoder = msgspec.msgpack.Encoder()
@@ -208,6 +211,10 @@ class EngineClient:
         match message:
             case Deltas():
                 self.stats = message.stats
+                if message.step is not None:
+                    self.on_step(message.step)
+                for event in message.events:
+                    self._dispatch(Delta(event.id, [], events=[event]))
                 for delta in message.all():
                     self._dispatch(delta)
             case Loading():

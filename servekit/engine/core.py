@@ -9,6 +9,7 @@ from servekit.engine.beside import Beside
 from servekit.engine.deltas import deltas_of, step_deltas
 from servekit.engine.guard import Executor, report, run_guarded
 from servekit.engine.heartbeat import BEAT_S
+from servekit.engine.journal import step_and_events
 from servekit.engine.messages import (
     Abort,
     Beat,
@@ -98,18 +99,23 @@ class EngineCore:
         self.admit(messages)
         if self.stopping:
             return
-        batch = self.scheduler.plan(self.clock())
+        planned = self.clock()
+        batch = self.scheduler.plan(planned)
         self.idle = batch is None
         if batch is not None:
             started = self.clock()
             outcome = self._run(batch)
             ended = self.clock()
+            step, events = step_and_events(
+                batch, self.scheduler, planned=planned, started=started, ended=ended
+            )
             between = self._between(outcome.seconds, ended)
             whole = replace(outcome, seconds=outcome.seconds + between)
             gains = self.scheduler.commit(batch, whole, ended)
             self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
             ids, tokens, others = step_deltas(gains, outcome.logprobs)
-            self.outbox(Deltas(ids, tokens, self._forget(others), self._stats()))
+            others = self._forget(others)
+            self.outbox(Deltas(ids, tokens, others, self._stats(), step, events))
             if self.log is not None:
                 self.log.note(batch, outcome, between)
         else:

@@ -47,7 +47,8 @@ def _run(executor: Executor, batch: Batch) -> Sampled:
         if batch.num_rows == 1:
             executor_works(executor, fault)
             return _failed(batch, report(fault))
-        logger.warning("step %d failed (%s); trying its rows one by one", batch.id, fault)
+        kind = type(fault).__name__
+        logger.warning("step %d failed (%s); trying its rows one by one", batch.id, kind)
     together = Sampled([], {})
     for row_index, row in enumerate(batch.rows):
         alone = _run(executor, Batch.of(batch.id, [row]))

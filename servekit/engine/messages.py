@@ -73,12 +73,27 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]
 
 
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to a request beside its tokens; times are of the monotonic clock, in seconds.
+
+    seated: it got a seat at `end`, and `tokens` of its prompt were found cached; preempted: it lost
+    it at `end`; both have as `start` when it came. chunk: the step from `start` to `end` computed
+    `tokens` of its prompt, or, after a preemption, of that and its answer.
+    """
+
+    id: int
+    kind: Literal["seated", "chunk", "preempted"]
+    start: float
+    end: float
+    tokens: int
+
+
 class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What a request gained in one step; the one with `finish` is its last.
 
     The first says that the request is let in, and has no tokens, or why it is not, and then
     `retry_after_s` may say when it is worth asking again. Seconds in the queue, and from there to
-    the first token, come with that token and at the end.
+    the first token, come with that token and at the end. `events` are older than the tokens.
     """
 
     id: int
@@ -93,13 +108,15 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     retry_after_s: float | None = None
     queue_s: float | None = None
     prefill_s: float | None = None
+    events: list[Event] = []
 
 
 class Stats(msgspec.Struct, frozen=True):
     """Scheduler and cache after a step; counts since start where the name ends in `_total`.
 
     `prefix_miss_tokens_total` is by reason, `refused_total` by the error's code. `predicted_ttft_s`
-    is for a typical request that came now; None: nothing is known yet.
+    is for a typical request that came now; None: nothing is known yet. `slots_unfilled` are places
+    for a token in blocks in use that hold none yet.
     """
 
     running: int
@@ -123,16 +140,32 @@ class Stats(msgspec.Struct, frozen=True):
     prefix_miss_tokens_total: dict[str, int]
     refused_total: dict[str, int]
     predicted_ttft_s: float | None
+    slots_unfilled: int
     step_budget_tokens: int
 
 
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One step: `build_s` it took to decide on, `seconds` from then to its end."""
+
+    rows: int
+    prefill_tokens: int
+    decode_tokens: int
+    seconds: float
+    build_s: float
+
+
 class Deltas(msgspec.Struct, tag="deltas", frozen=True):
-    """What a step gave: requests that went on by one token, as columns, and the others."""
+    """What a step gave: requests that went on by one token, as columns, and the others.
+
+    Without a `step` it is what was said between two. `events` are older than the deltas.
+    """
 
     ids: list[int]
     tokens: list[int]
     others: list[Delta]
     stats: Stats
+    step: Step | None = None
+    events: list[Event] = []
 
     def all(self) -> Iterator[Delta]:
         for id, token in zip(self.ids, self.tokens, strict=True):

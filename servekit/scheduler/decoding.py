@@ -52,6 +52,16 @@ class Decoding:
         """Tokens there are before the next one, on average."""
         return self.context / len(self.ids) + self.clock.planned if self.ids else 0.0
 
+    @property
+    def unfilled(self) -> int:
+        """Places in their last blocks that no token is in yet, of one group of layers."""
+        size, planned = self.block_size, self.clock.planned
+        return sum(
+            len(some) * (-(phase + planned) % size)
+            for phase, some in enumerate(self.by_phase)
+            if some
+        )
+
     def join(self, request: Request) -> None:
         """From the next batch on; it lacks one token, and has a block for that."""
         self._change()

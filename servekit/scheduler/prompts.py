@@ -18,6 +18,8 @@ class Prompts:
         self.static = scheduler.config.policy == "static"
         self.running, self.line, self.kv = scheduler.seats, scheduler.line, scheduler.kv
         self.pace, self.reserve = scheduler.pace, scheduler.reserve
+        self.seated: list[Request] = []
+        """Those that the latest step gave a seat."""
 
     def plan(self, step: Step, now: float) -> Meter | None:
         """Rows of prompt tokens, until the step is full; None if there is nobody for any."""
@@ -77,6 +79,7 @@ class Prompts:
         kv.seat(request, hit)
         line.seated(request, now)
         self.running.seat(request)
+        self.seated.append(request)
         self.reserve.seated(request)
         if request.admitted_at is None:
             request.admitted_at = now

@@ -26,6 +26,13 @@ class Running:
     def __len__(self) -> int:
         return len(self.by_rank)
 
+    @property
+    def unfilled(self) -> int:
+        """Places in last blocks that no token is in, or is to be, of one group of layers."""
+        size = self.decoding.block_size
+        loose = sum(-max(r.computed, len(r.prompt)) % size for r in self.loose)
+        return self.decoding.unfilled + loose
+
     def seat(self, request: Request) -> None:
         request.state = State.RUNNING
         insort(self.by_rank, request, key=self.rank)

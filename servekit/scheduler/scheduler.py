@@ -109,6 +109,8 @@ class Scheduler:
         those that get one.
         """
         step = Step(self.config.max_num_batched_tokens)
+        self.prompts.seated.clear()
+        self.shortage.preempted.clear()
         self.shortage.take_over(now, self.prompts.short)
         self._plan_decodes(step)
         meter = self.prompts.plan(step, now)
@@ -193,6 +195,7 @@ class Scheduler:
             },
             refused_total=dict(self.door.refused),
             predicted_ttft_s=self.door.forecast.typical(self),
+            slots_unfilled=self.seats.unfilled * len(self.kv.settings.groups),
             step_budget_tokens=self.pace.budget_tokens,
         )
 

@@ -23,6 +23,8 @@ class Shortage:
         self.winner: Request | None = None
         """For whom those in `giving` give way; None: for those that run."""
         self.giving: dict[Request, None] = {}
+        self.preempted: list[Request] = []
+        """Those that lost their seat while the latest step was planned."""
         self.preemptions_total = 0
         self.preempted_tokens_total = 0
         self.takeovers_total = 0
@@ -115,6 +117,7 @@ class Shortage:
             self.kv.release(request)
             request.restart()
         request.preemptions += 1
+        self.preempted.append(request)
         self.preemptions_total += 1
         self.line.add(request)
 

@@ -35,5 +35,7 @@ class SchedulerStats:
     """By code of the error."""
     predicted_ttft_s: float | None
     """Of a typical request, came it now; None: nothing is known."""
+    slots_unfilled: int
+    """Places for a token in blocks in use that hold none yet, of all groups of layers."""
     step_budget_tokens: int
     """Prompt tokens that the last step with prompts had room for."""

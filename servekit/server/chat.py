@@ -8,7 +8,8 @@ from servekit.engine.messages import Caller
 from servekit.errors import ServekitError
 from servekit.server import limits
 from servekit.server.chat_prompt import chat_tokens
-from servekit.server.generate import Job, Taken
+from servekit.server.generate import Job
+from servekit.server.running import Taken
 from servekit.server.service import Service
 from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, overload
+from typing import Protocol, Self
 
 import msgspec
 
@@ -23,22 +23,15 @@ from servekit.errors import (
     ServekitError,
     from_code,
 )
+from servekit.server.accounts import Bill, Used
 from servekit.server.deadline import missed
 from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
+from servekit.server.running import RequestStream, Running, Taken, timings_of, used_by
 from servekit.server.text import Answer, Piece
-from servekit.server.wire import PromptTokensDetails, Timings, Usage
+from servekit.server.timing import spent_before
+from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
-
-
-class RequestStream(Protocol):
-    """One engine request."""
-
-    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
-        """`hear` gets its deltas in order, up to the one with `finish`, or what went wrong."""
-        ...
-
-    def abort(self) -> None: ...
 
 
 class Engine(Protocol):
@@ -83,39 +76,6 @@ def failure(delta: Delta) -> ServekitError:
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a job took, for whoever words the answer."""
-
-    usage: Usage
-    timings: Timings
-
-
-@dataclass(slots=True)
-class Running:
-    """One engine request and the answer it feeds."""
-
-    stream: RequestStream
-    answer: Answer
-    cached_tokens: int = 0
-    preemptions: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    first_at: float | None = None
-    last_at: float = 0.0
-
-    @property
-    def decode_s(self) -> float:
-        return 0.0 if self.first_at is None else self.last_at - self.first_at
-
-    def note(self, delta: Delta) -> None:
-        """What the engine says beside the tokens."""
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        self.preemptions = max(self.preemptions, delta.preemptions)
-        if delta.queue_s is not None:
-            self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
-
-
 @dataclass(slots=True, eq=False)
 class Generation:
     """Runs a job; `pieces` says what each answer gained, `usage` what it took."""
@@ -123,6 +83,7 @@ class Generation:
     job: Job
     engine: Engine
     metrics: Metrics
+    bill: Bill
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -148,7 +109,10 @@ class Generation:
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
-        self._report(error, len(unfinished))
+        settled = self.bill.settle(self._used(), self._report(error, len(unfinished)))
+        # an error is told once its line is written; who is gone is not waited for
+        if settled is not None and isinstance(error, Exception):
+            await asyncio.gather(settled, return_exceptions=True)
 
     def end(self, error: ServekitError, reason: str) -> None:
         """Whoever consumes `pieces` gets `error` next: the server is going down."""
@@ -192,6 +156,8 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
+            if not open_answers and (settled := self.bill.settle(self._used(), None)):
+                await settled
             if said or (idle is not None and idle.over):
                 yield said
                 if idle is not None:
@@ -205,7 +171,7 @@ class Generation:
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
                 stream = self.engine.submit(prompt, own, self.job.caller)
                 stream.listen(partial(self._hear_delta, len(self.running)))
-                self.running.append(Running(stream, self.job.new_answer()))
+                self.running.append(Running(stream, self.job.new_answer(), len(prompt)))
 
     def _watch_deadline(self, deadline: float) -> None:
         """Raises DeadlineExceeded if it has passed, and sees to it that it is said when it does."""
@@ -223,19 +189,18 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def taken(self) -> Taken:
-        last = max(self.running, key=lambda one: one.last_at)
-        timings = Timings(
-            queue_ms=_ms(last.queue_s),
-            prefill_ms=_ms(last.prefill_s),
-            decode_ms=_ms(last.decode_s),
-            total_ms=_ms(time.monotonic() - self.job.arrived),
-            cached_tokens=sum(one.cached_tokens for one in self.running),
-            preemptions=sum(one.preemptions for one in self.running),
-        )
-        return Taken(self.usage(), timings)
+        return Taken(self.usage(), timings_of(self.running, self.job.arrived))
+
+    def _used(self) -> Used:
+        return used_by(self.running, self.job.n, self.job.arrived)
 
     def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
-        self._hear((index, heard) if isinstance(heard, Delta) else heard)
+        if isinstance(heard, Delta):
+            if heard.finish not in ("error", "abort"):
+                self.bill.let_in = self.running[index].let_in = True
+            self._hear((index, heard))
+        else:
+            self._hear(heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)
@@ -250,24 +215,41 @@ class Generation:
         now = time.monotonic()
         one.note(delta)
         if delta.tokens:
-            self._saw_tokens(one, now)
+            self._saw_tokens(one, len(delta.tokens), now)
+            self.bill.spend(len(delta.tokens))
         piece = one.answer.take(delta)
         if piece.finish is not None:
+            one.finish = piece.finish
             if delta.finish is None:
                 one.stream.abort()
-            self.metrics.answer(
-                self.job.operation, piece.finish, one.answer.completion_tokens, one.decode_s
-            )
+            self._complete(one, piece.finish)
         return piece
 
-    def _saw_tokens(self, one: Running, now: float) -> None:
+    def _saw_tokens(self, one: Running, count: int, now: float) -> None:
+        if one.first_at is not None:
+            self.metrics.inter_token.record((now - one.last_at) / count, count)
+            one.last_at = now
+            return
         if all(other.first_at is None for other in self.running):
             self.metrics.first_token(self.job.operation, now - self.job.arrived)
-        if one.first_at is None:
-            one.first_at = now
-        one.last_at = now
+        one.first_at = one.last_at = now
+        if (spent := spent_before(one.events, now)) is not None:
+            self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
 
-    def _report(self, error: BaseException | None, unfinished: int) -> None:
+    def _complete(self, one: Running, finish: str) -> None:
+        first = one.first_at
+        self.metrics.answer(
+            self.job.operation,
+            finish,
+            one.answer.completion_tokens,
+            0.0 if first is None else one.last_at - first,
+            prompt_tokens=one.prompt_tokens,
+            ttft_s=None if first is None else first - self.job.arrived,
+            preemptions=one.preemptions,
+        )
+
+    def _report(self, error: BaseException | None, unfinished: int) -> str | None:
+        """The code of the error."""
         usage = self.usage()
         self.metrics.tokens(
             prompt=usage.prompt_tokens,
@@ -283,11 +265,4 @@ class Generation:
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
         self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
-
-
-@overload
-def _ms(seconds: float) -> float: ...
-@overload
-def _ms(seconds: None) -> None: ...
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)
+        return code if code is None or self._ended_by is None else self._ended_by

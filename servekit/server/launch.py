@@ -28,14 +28,15 @@ from servekit.model.tokenizer import load_tokenizer
 from servekit.planner.plan import Plan
 from servekit.server.entrance import check_entrance
 from servekit.server.errors import error_of
-from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
+from servekit.server.observe import loaded, metrics_of
 from servekit.server.pinned import pinned_tokens
 from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
+from servekit.server.running import RequestStream
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
-from servekit.telemetry.exporters import EXPORTERS
-from servekit.telemetry.metrics import Metrics
+from servekit.telemetry.discreet import log_to_stderr, on_loop_error
+from servekit.telemetry.exporters import exporter_of
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ GIB = 1 << 30
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
     """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
     ConfigError where nobody said that everyone may come in."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr("%(asctime)s %(levelname)s %(message)s", log_prompts=config.telemetry.log_prompts)
     check_entrance(config)
     sockets = listeners(config.server)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -77,13 +78,8 @@ class Deployment:
         self, config: Config, plan: Plan, sockets: list[socket.socket], as_json: bool
     ) -> None:
         self.config, self.plan, self.as_json = config, plan, as_json
-        exporter = EXPORTERS[config.telemetry.exporter]()
-        self.metrics = Metrics(exporter.meter, config.model.name, lambda: self.service.snapshot())
-        self.metrics.sizes(
-            "planned",
-            weights_bytes=plan.ledger.weights.bytes,
-            kv_tokens=plan.kv.capacity_tokens,
-        )
+        exporter = exporter_of(config)
+        self.metrics = metrics_of(config, plan, exporter, lambda: self.service.snapshot())
         self.lifecycle = Lifecycle()
         self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
         self.engine: EngineClient | None = None
@@ -93,6 +89,7 @@ class Deployment:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(on_loop_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.on_signal, number)
         serving = asyncio.create_task(self.ports.serve())
@@ -107,6 +104,7 @@ class Deployment:
             await serving
             if self.engine is not None:
                 await self.engine.stop()
+            self.service.accounts.close()
 
     def on_signal(self, number: int) -> None:
         """The second time, nothing is waited for."""
@@ -144,6 +142,7 @@ class Deployment:
         path = await in_thread(lambda: fetch(model.source, model.sha256, self.on_fetch))
         self.engine = EngineClient(self.config, path)
         self.service.engine = self.engine
+        self.engine.on_step = self.metrics.step
         self.engine.start()
         self.service.tokenizer, info = await asyncio.gather(
             in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
@@ -176,9 +175,7 @@ class Deployment:
     def compare(self, info: Ready) -> None:
         """Planned beside measured, and how to say the first word."""
         planned = self.plan.ledger.weights.bytes
-        self.metrics.sizes(
-            "measured", weights_bytes=info.weights_bytes, kv_tokens=info.capacity_tokens
-        )
+        loaded(self.metrics, self.config, info)
         self.terminal.show(self.lifecycle.phases)
         self.terminal.close()
         self.terminal.say(

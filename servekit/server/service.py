@@ -1,6 +1,7 @@
 """What a handler is given: the deployment behind the routes, in one object."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from servekit.errors import (
     RequestError,
     ServekitError,
 )
+from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.keys import KeyRing
@@ -25,7 +27,10 @@ from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
+from servekit.telemetry.ledger import Ledger
 from servekit.telemetry.metrics import Metrics, Reading
+
+log = logging.getLogger(__name__)
 
 THREAD_ABOVE_CHARACTERS = 8192
 """Text longer than this is tokenised in a thread: the event loop has streams to serve."""
@@ -68,13 +73,21 @@ class Service:
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
     callers: Callers = field(init=False)
+    accounts: Accounts = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where keys are configured and cannot be read."""
-        source = self.config.server.api_keys
-        self.callers = Callers(None if source is None else KeyRing(source))
+        """Raises ConfigError where keys cannot be read or the ledger cannot be written."""
+        config = self.config
+        ring = None if config.server.api_keys is None else KeyRing(config.server.api_keys)
+        self.callers = Callers(ring)
+        self.accounts = Accounts(
+            config.model.name,
+            self.metrics,
+            None if config.telemetry.ledger is None else Ledger(config.telemetry.ledger),
+            None if ring is None else ring.named,
+        )
 
     def ensure_ready(self) -> None:
         self.lifecycle.ensure_ready()
@@ -143,16 +156,26 @@ class Service:
         return new_answer
 
     @asynccontextmanager
-    async def generation(self, job: Job) -> AsyncIterator[Generation]:
-        """Runs `job` among the others; leaving early aborts it."""
+    async def generation(self, job: Job, id: str) -> AsyncIterator[Generation]:
+        """Runs `job` among the others; leaving early aborts it. `id` is that of the answer."""
         self.admit(job.size)
-        one = Generation(job, self.engine, self.metrics)
-        self.generations.add(one)
-        try:
-            async with one:
-                yield one
-        finally:
-            self.generations.discard(one)
+        if self.config.telemetry.log_prompts:
+            self._log_prompts(job, id)
+        prompt_tokens = sum(len(prompt) for prompt, _ in job.prompts)
+        account = Account(id, job.operation, job.caller, job.arrived, job.size, prompt_tokens)
+        with self.accounts.opened(account) as bill:
+            one = Generation(job, self.engine, self.metrics, bill)
+            self.generations.add(one)
+            try:
+                async with one:
+                    yield one
+            finally:
+                self.generations.discard(one)
+
+    def _log_prompts(self, job: Job, id: str) -> None:
+        for prompt, _ in job.prompts:
+            text = self.loaded.decode(prompt, False)
+            log.info("%s of tenant %r has the prompt %r", id, job.caller.tenant, text)
 
     def admit(self, requests: int) -> None:
         """Raises RequestError for what could not run and wait at once if nobody else were here.
@@ -187,9 +210,12 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     readings: dict[str, Reading] = {
         key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
     }
+    used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "kv_usage": used / max(1, stats.blocks_total),
+        "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
-        "kv_used": round((stats.blocks_total - stats.blocks_free) * each),
+        "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_cached * each),
         "kv_free": round(stats.blocks_free * each),
     }

@@ -1,19 +1,34 @@
-"""Where metrics go, by `telemetry.exporter`."""
+"""Where metrics go, by `telemetry`: to whoever scrapes /metrics, to a collector, or nowhere."""
 
+from collections.abc import Sequence
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import Meter, NoOpMeter
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from servekit.telemetry.metrics import (
+from servekit.config.schema import Config
+from servekit.telemetry.catalogue import (
     REQUEST_DURATION,
     TIME_PER_OUTPUT_TOKEN,
     TIME_TO_FIRST_TOKEN,
 )
+from servekit.telemetry.histogram import Histogram, Instruments, with_own
+from servekit.telemetry.otlp import TIMEOUT_S, resource_of
+from servekit.telemetry.vllm import WithVllmNames
 
 METER = "servekit"
+PUSH_EVERY_MS = 15_000.0
 
 BUCKETS_S: dict[str, tuple[float, ...]] = {
     REQUEST_DURATION: (
@@ -33,36 +48,107 @@ BUCKETS_S: dict[str, tuple[float, ...]] = {
 say nothing about a queue of 120 ms."""
 
 
-class PrometheusExporter:
-    """Holds what was measured until somebody scrapes."""
+class ScrapedReader(PrometheusMetricReader):
+    """What the SDK has and our own histograms, whenever the registry is read."""
 
-    content_type = CONTENT_TYPE_PLAIN_0_0_4
+    def __init__(self, registry: CollectorRegistry, own: Sequence[Histogram]) -> None:
+        super().__init__(disable_target_info=True, scope_info_enabled=False, registry=registry)
+        self._own = own
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        reader = PrometheusMetricReader(
-            disable_target_info=True, scope_info_enabled=False, registry=self._registry
-        )
+    def _receive_metrics(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object
+    ) -> None:
+        super()._receive_metrics(with_own(metrics_data, self._own, METER), timeout_millis)
+
+
+class PushedMetrics(OTLPMetricExporter):
+    """The same, for a collector."""
+
+    def __init__(self, endpoint: str, own: Sequence[Histogram]) -> None:
+        super().__init__(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S)
+        self._own = own
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = None, **kwargs: object
+    ) -> MetricExportResult:
+        return super().export(with_own(metrics_data, self._own, METER), timeout_millis or 10_000)
+
+
+class NoExporter:
+    """Takes measurements; they go nowhere but to a collector, where there is one."""
+
+    def __init__(self, otlp_endpoint: str | None = None, resource: Resource | None = None) -> None:
+        own: list[Histogram] = []
+        readers = list(self._readers(own))
+        if otlp_endpoint is not None:
+            pushed = PushedMetrics(otlp_endpoint, own)
+            readers.append(
+                PeriodicExportingMetricReader(pushed, export_interval_millis=PUSH_EVERY_MS)
+            )
+        self._readers_made = readers
+        if not readers:
+            self.meter = Instruments(NoOpMeter(METER), own)
+            return
         views = [
             View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(bounds))
             for name, bounds in BUCKETS_S.items()
         ]
-        self._provider = MeterProvider(metric_readers=[reader], views=views, shutdown_on_exit=False)
-        self.meter: Meter = self._provider.get_meter(METER)
+        provider = MeterProvider(
+            metric_readers=readers,
+            views=views,
+            shutdown_on_exit=False,
+            resource=resource or Resource.get_empty(),
+        )
+        self.meter = Instruments(provider.get_meter(METER), own)
+
+    def _readers(self, own: Sequence[Histogram]) -> Sequence[MetricReader]:
+        return ()
+
+    def flush(self, timeout_s: float) -> None:
+        """Tells the collector, if there is one, what there is; it may take that long."""
+        for reader in self._readers_made:
+            if isinstance(reader, PeriodicExportingMetricReader):
+                reader.collect(timeout_millis=timeout_s * 1000)
+
+
+class PrometheusExporter(NoExporter):
+    """Holds what was measured until somebody scrapes."""
+
+    content_type = CONTENT_TYPE_PLAIN_0_0_4
+
+    def __init__(
+        self,
+        otlp_endpoint: str | None = None,
+        resource: Resource | None = None,
+        *,
+        vllm_model: str | None = None,
+    ) -> None:
+        """With `vllm_model` also under the names of vLLM, of a model of that name."""
+        self._registry = CollectorRegistry()
+        self._shown = self._registry
+        super().__init__(otlp_endpoint, resource)
+        if vllm_model is not None:
+            self._shown = CollectorRegistry()
+            self._shown.register(WithVllmNames(self._registry, vllm_model))
+
+    def _readers(self, own: Sequence[Histogram]) -> Sequence[MetricReader]:
+        return [ScrapedReader(self._registry, own)]
 
     def render(self) -> bytes:
         """The Prometheus text format, version 0.0.4."""
-        return generate_latest(self._registry)
-
-
-class NoExporter:
-    """Takes measurements and keeps none."""
-
-    def __init__(self) -> None:
-        self.meter: Meter = NoOpMeter(METER)
+        return generate_latest(self._shown)
 
 
 EXPORTERS: dict[str, type[PrometheusExporter] | type[NoExporter]] = {
     "prometheus": PrometheusExporter,
     "none": NoExporter,
 }
+
+
+def exporter_of(config: Config) -> PrometheusExporter | NoExporter:
+    telemetry = config.telemetry
+    endpoint, resource = telemetry.otlp_endpoint, resource_of(config.name)
+    if telemetry.exporter == "none":
+        return NoExporter(endpoint, resource)
+    model = config.model.name if telemetry.vllm_names else None
+    return PrometheusExporter(endpoint, resource, vllm_model=model)

@@ -1,140 +1,136 @@
-"""Every metric of a deployment, by name; the names are a contract held by a golden file.
-
-Names follow the OpenTelemetry conventions for generative AI where these have one, and start with
-`servekit_` where they do not. What a Prometheus scrape shows is written beside each: units become
-suffixes, counters gain `_total`.
-"""
+"""What the server reports to: one method an event, and what is read when somebody looks."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Observation
 
-REQUEST_DURATION = "gen_ai.server.request.duration"
-TIME_TO_FIRST_TOKEN = "gen_ai.server.time_to_first_token"
-TIME_PER_OUTPUT_TOKEN = "gen_ai.server.time_per_output_token"
+from servekit.telemetry import catalogue as names
+from servekit.telemetry.catalogue import (
+    COUNTERS,
+    GAUGES,
+    REQUEST_DURATION,
+    TIME_PER_OUTPUT_TOKEN,
+    TIME_TO_FIRST_TOKEN,
+    Observed,
+)
+from servekit.telemetry.histogram import Histogram, Instruments
+from servekit.telemetry.service_level import ServiceLevel, Targets
 
 PROVIDER = "servekit"
 
 Operation = Literal["chat", "text_completion"]
 Source = Literal["planned", "measured"]
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """A number that is read when somebody looks: `key` finds it in a snapshot.
-
-    With a `label`, the snapshot has several, each by the value of that label.
-    """
-
-    key: str
-    name: str
-    unit: str
-    about: str
-    label: str = ""
-
-
-GAUGES = (
-    Observed("running", "servekit_requests_running", "", "requests that hold a seat"),
-    Observed("waiting", "servekit_requests_waiting", "", "requests that wait for a seat"),
-    Observed("waiting_tokens", "servekit_waiting_tokens", "", "prompt tokens of waiting requests"),
-    Observed("kv_capacity", "servekit_kv_capacity_tokens", "", "tokens that the KV cache holds"),
-    Observed("kv_used", "servekit_kv_used_tokens", "", "tokens in blocks that requests own"),
-    Observed("kv_cached", "servekit_kv_cached_tokens", "", "tokens in free blocks worth a hit"),
-    Observed("kv_free", "servekit_kv_free_tokens", "", "tokens in blocks that nobody owns"),
-    Observed("batch_rows", "servekit_batch_requests", "", "requests in the latest step"),
-    Observed("batch_tokens", "servekit_batch_tokens", "", "tokens computed in the latest step"),
-    Observed("step_s", "servekit_step", "s", "time of the latest step"),
-    Observed("step_budget_tokens", "servekit_step_budget_tokens", "", "tokens a step may take now"),
-    Observed(
-        "predicted_ttft_s",
-        "servekit_predicted_time_to_first_token",
-        "s",
-        "what a typical request would wait for its first token if it came now",
-    ),
-)
-
-COUNTERS = (
-    Observed("steps_total", "servekit_steps", "", "steps of the engine"),
-    Observed("preemptions_total", "servekit_preemptions", "", "requests put back to the queue"),
-    Observed("prefix_query_tokens_total", "servekit_prefix_query_tokens", "", "tokens looked up"),
-    Observed("prefix_hit_tokens_total", "servekit_prefix_hit_tokens", "", "tokens found cached"),
-    Observed(
-        "prefix_miss_tokens_total",
-        "servekit_prefix_miss_tokens",
-        "",
-        "tokens looked up and not found: first_seen, evicted, salt, unaligned, disabled",
-        label="reason",
-    ),
-    Observed(
-        "preempted_tokens_total", "servekit_preempted_tokens", "", "computed tokens thrown away"
-    ),
-    Observed("swaps_total", "servekit_swaps", "", "requests moved to host memory"),
-    Observed("takeovers_total", "servekit_takeovers", "", "seats taken by more urgent requests"),
-    Observed("merged_blocks_total", "servekit_merged_blocks", "", "blocks freed for an equal one"),
-    Observed(
-        "refused_total",
-        "servekit_admission_refused",
-        "",
-        "requests that the scheduler refused, or would have where it only observes, by code",
-        label="code",
-    ),
-)
-
 Reading = float | Mapping[str, float]
 Snapshot = Callable[[], Mapping[str, Reading]]
-"""What the engine looks like now, by the keys above; a missing key is not reported."""
+"""What the engine looks like now, by the keys of the catalogue; a missing key is not reported."""
+
+
+class Spent(NamedTuple):
+    """Seconds until a first token: for a seat, then until the token came, and those of the steps
+    that computed parts of the prompt."""
+
+    queue_s: float
+    prefill_s: float
+    computing_s: float
+
+
+class StepReport(Protocol):
+    """`build_s` a step took to decide on, `seconds` from then to its end."""
+
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def decode_tokens(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def build_s(self) -> float: ...
 
 
 class Metrics:
-    """What the server reports to; one method an event, nothing here decides anything."""
+    """Nothing here decides anything. All methods belong to the event loop's thread."""
 
-    def __init__(self, meter: Meter, model: str, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        meter: Instruments,
+        model: str,
+        snapshot: Snapshot,
+        promised: Targets | None = None,
+    ) -> None:
         self._model = model
         self._snapshot = snapshot
-        self._duration = meter.create_histogram(
-            REQUEST_DURATION, unit="s", description="from arrival to the last byte"
-        )
-        self._first_token = meter.create_histogram(
-            TIME_TO_FIRST_TOKEN, unit="s", description="from arrival to the first token, queue too"
-        )
-        self._per_token = meter.create_histogram(
-            TIME_PER_OUTPUT_TOKEN, unit="s", description="mean time between tokens of one answer"
-        )
-        self._prompt = meter.create_counter(
-            "servekit_prompt_tokens", description="prompt tokens, those found cached too"
-        )
-        self._cached = meter.create_counter(
-            "servekit_prompt_cached_tokens", description="prompt tokens found in the prefix cache"
-        )
-        self._generated = meter.create_counter(
-            "servekit_generation_tokens", description="tokens generated"
-        )
-        self._finished = meter.create_counter(
-            "servekit_requests_finished", description="answers, by how they ended"
-        )
-        self._aborted = meter.create_counter(
-            "servekit_requests_aborted", description="requests given up, by reason"
-        )
-        self._refused = meter.create_counter(
-            "servekit_requests_refused", description="requests answered with an error, by its code"
-        )
-        self._weights = meter.create_gauge(
-            "servekit_weights", unit="By", description="size of the weights"
-        )
-        self._kv = meter.create_gauge("servekit_kv_tokens", description="tokens of KV capacity")
+        self.level = ServiceLevel(promised or Targets())
+        self.step_tokens = {"prefill": 0, "decode": 0}
+        self._prefill_share: float | None = None
+        self._make(meter)
+        self._make_own(meter)
         self.tokens(prompt=0, cached=0, generated=0)
         self._observe(meter)
 
-    def _observe(self, meter: Meter) -> None:
-        """What is read from the engine whenever somebody asks."""
+    def _make(self, meter: Instruments) -> None:
+        otel = meter.otel
+        self._duration = otel.create_histogram(
+            REQUEST_DURATION, unit="s", description="from arrival to the last byte"
+        )
+        self._first_token = otel.create_histogram(
+            TIME_TO_FIRST_TOKEN, unit="s", description="from arrival to the first token, queue too"
+        )
+        self._per_token = otel.create_histogram(
+            TIME_PER_OUTPUT_TOKEN, unit="s", description="mean time between tokens of one answer"
+        )
+        self._prompt = otel.create_counter(
+            "servekit_prompt_tokens", description="prompt tokens, those found cached too"
+        )
+        self._cached = otel.create_counter(
+            "servekit_prompt_cached_tokens", description="prompt tokens found in the prefix cache"
+        )
+        self._generated = otel.create_counter(
+            "servekit_generation_tokens", description="tokens generated"
+        )
+        self._tenants = otel.create_counter(
+            "servekit_tenant_tokens",
+            description="tokens by tenant and key: prompt, those of it found cached, completion",
+        )
+        self._finished = otel.create_counter(
+            "servekit_requests_finished", description="answers, by how they ended"
+        )
+        self._aborted = otel.create_counter(
+            "servekit_requests_aborted", description="requests given up, by reason"
+        )
+        self._refused = otel.create_counter(
+            "servekit_requests_refused", description="requests answered with an error, by its code"
+        )
+        self._weights = otel.create_gauge(
+            "servekit_weights", unit="By", description="size of the weights"
+        )
+        self._kv = otel.create_gauge("servekit_kv_tokens", description="tokens of KV capacity")
+        self._kv_info = otel.create_gauge(
+            "servekit_kv_info", description="1; how the KV cache is laid out, as labels"
+        )
+
+    def _make_own(self, meter: Instruments) -> None:
+        def made(what: names.Bucketed) -> Histogram:
+            return meter.histogram(what.name, what.unit, what.about, what.bounds)
+
+        self.inter_token = made(names.INTER_TOKEN)
+        self.step_duration = made(names.STEP_DURATION)
+        self._build = made(names.BATCH_BUILD)
+        self._queue_time = made(names.QUEUE_TIME)
+        self._prefill_time = made(names.PREFILL_TIME)
+        self._decode_time = made(names.DECODE_TIME)
+        self._preemptions = made(names.PREEMPTIONS)
+        self._prompt_length = made(names.PROMPT_LENGTH)
+        self._answer_length = made(names.ANSWER_LENGTH)
+
+    def _observe(self, meter: Instruments) -> None:
+        """What is read whenever somebody asks, of the engine and of what was reported here."""
         for gauge in GAUGES:
-            meter.create_observable_gauge(
+            meter.otel.create_observable_gauge(
                 gauge.name, [self._reader(gauge)], unit=gauge.unit, description=gauge.about
             )
         for counter in COUNTERS:
-            meter.create_observable_counter(
+            meter.otel.create_observable_counter(
                 counter.name,
                 [self._reader(counter)],
                 unit=counter.unit,
@@ -143,12 +139,27 @@ class Metrics:
 
     def _reader(self, what: Observed) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
-            value = self._snapshot().get(what.key)
+            value = self.readings().get(what.key)
             if isinstance(value, Mapping):
                 return [Observation(one, {what.label: name}) for name, one in value.items()]
             return [] if value is None else [Observation(value)]
 
         return read
+
+    def readings(self) -> Mapping[str, Reading]:
+        """By the keys of the catalogue; what is not known is not there."""
+        level = self.level
+        own: dict[str, Reading | None] = {
+            "step_tokens": self.step_tokens,
+            "batch_prefill": self._prefill_share,
+            "ttft_percentile": level.ttft(),
+            "tpot_percentile": level.tpot(),
+            "slo_headroom": level.headroom(),
+            "slo_answers": level.outcomes(),
+            "long_to_short_slowdown": level.long_to_short(),
+        }
+        known = {key: value for key, value in own.items() if value is not None}
+        return {**known, **self._snapshot()}
 
     def _labels(self, operation: Operation) -> dict[str, str]:
         return {
@@ -156,6 +167,13 @@ class Metrics:
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": self._model,
         }
+
+    def step(self, step: StepReport) -> None:
+        self.step_tokens["prefill"] += step.prefill_tokens
+        self.step_tokens["decode"] += step.decode_tokens
+        self._prefill_share = step.prefill_tokens / (step.prefill_tokens + step.decode_tokens)
+        self.step_duration.record(step.seconds)
+        self._build.record(step.build_s)
 
     def request(self, operation: Operation, seconds: float, error: str | None) -> None:
         """One HTTP request to generate is over; `error` is its code, None if it went well."""
@@ -167,16 +185,51 @@ class Metrics:
     def first_token(self, operation: Operation, seconds: float) -> None:
         self._first_token.record(seconds, self._labels(operation))
 
-    def answer(self, operation: Operation, finish: str, tokens: int, decode_s: float) -> None:
-        """One choice is complete: `tokens` generated, `decode_s` from its first to its last."""
+    def prefilled(self, prompt_tokens: int, ttft_s: float, spent: Spent) -> None:
+        """An answer has its first token, so long after it was asked for."""
+        self._queue_time.record(spent.queue_s)
+        self._prefill_time.record(spent.prefill_s)
+        if spent.computing_s > 0:
+            self.level.prompts.append((prompt_tokens, ttft_s / spent.computing_s))
+
+    def answer(
+        self,
+        operation: Operation,
+        finish: str,
+        tokens: int,
+        decode_s: float,
+        *,
+        prompt_tokens: int = 0,
+        ttft_s: float | None = None,
+        preemptions: int = 0,
+    ) -> None:
+        """One choice is complete: `tokens` generated, `decode_s` from its first to its last.
+
+        `ttft_s` is from arrival to its first token; None: it has none.
+        """
         self._finished.add(1, {"reason": finish})
-        if tokens > 1:
-            self._per_token.record(decode_s / (tokens - 1), self._labels(operation))
+        self._preemptions.record(preemptions)
+        self._prompt_length.record(prompt_tokens)
+        self._answer_length.record(tokens)
+        tpot_s = decode_s / (tokens - 1) if tokens > 1 else None
+        if tpot_s is not None:
+            self._per_token.record(tpot_s, self._labels(operation))
+        if ttft_s is not None:
+            self._decode_time.record(decode_s)
+            self.level.answered(ttft_s, tpot_s)
 
     def tokens(self, *, prompt: int, cached: int, generated: int) -> None:
         self._prompt.add(prompt)
         self._cached.add(cached)
         self._generated.add(generated)
+
+    def tenant_tokens(
+        self, tenant: str, key: str, *, prompt: int, cached: int, completion: int
+    ) -> None:
+        """Names that are known beforehand, so that nobody makes series without end."""
+        counts = (("prompt", prompt), ("cached", cached), ("completion", completion))
+        for kind, count in counts:
+            self._tenants.add(count, {"tenant": tenant, "key": key, "type": kind})
 
     def aborted(self, reason: str, requests: int) -> None:
         self._aborted.add(requests, {"reason": reason})
@@ -188,3 +241,17 @@ class Metrics:
         """Plan and measurement are two values of one label, so that they can be divided."""
         self._weights.set(weights_bytes, {"source": source})
         self._kv.set(kv_tokens, {"source": source})
+
+    def plan(self, latencies: Targets) -> None:
+        """What was predicted before anything was loaded."""
+        self.level.planned = latencies
+
+    def cache(self, *, block_size: int, tokens: int, dtype: str, prefix_caching: bool) -> None:
+        """Blocks are told as many as make `tokens`, also where layers share them unevenly."""
+        labels = {
+            "block_size": str(block_size),
+            "num_blocks": str(tokens // block_size),
+            "dtype": dtype,
+            "prefix_caching": str(prefix_caching).lower(),
+        }
+        self._kv_info.set(1, labels)

@@ -23,8 +23,9 @@ from servekit.server.lifecycle import Lifecycle
 from servekit.server.ports import Server, bounds_of
 from servekit.server.protocol import BoundedConfig
 from servekit.server.service import Service
-from servekit.telemetry.exporters import EXPORTERS
+from servekit.telemetry.exporters import exporter_of
 from servekit.telemetry.metrics import Metrics
+from servekit.telemetry.service_level import promised
 from tests.conftest import tiny_config
 
 BOS, EOS, END = 256, 257, 258
@@ -218,11 +219,13 @@ class FakeEngine:
 
 
 def make_service(engine: FakeEngine, config: Config) -> tuple[Service, Any]:
-    exporter = EXPORTERS[config.telemetry.exporter]()
+    exporter = exporter_of(config)
     service = Service(
         config=config,
         engine=engine,
-        metrics=Metrics(exporter.meter, config.model.name, lambda: service.snapshot()),
+        metrics=Metrics(
+            exporter.meter, config.model.name, lambda: service.snapshot(), promised(config.slo)
+        ),
         lifecycle=Lifecycle(),
         plan={"verdict": "ok"},
         tokenizer=ByteTokenizer(),
