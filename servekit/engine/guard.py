@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Protocol
 
+from servekit.engine.constraint import Constraint
 from servekit.engine.messages import Sampling
 from servekit.engine.runner import Sampled
 from servekit.errors import EngineError
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 class Executor(Protocol):
     def add(self, request_id: int, prompt: list[int], sampling: Sampling) -> None: ...
+    def constrain(self, request_id: int, constraint: Constraint) -> None: ...
     def remove(self, request_id: int) -> None: ...
     def copy(self, copies: Copies) -> None: ...
     def run(self, batch: Batch) -> Sampled: ...
@@ -58,6 +60,7 @@ def _run(executor: Executor, batch: Batch) -> Sampled:
         else:
             together.tokens.update(alone.tokens)
         together.failed.update(alone.failed)
+        together.blamed.update(alone.blamed)
         together.logprobs.update(alone.logprobs)
     return together
 

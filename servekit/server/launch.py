@@ -147,6 +147,7 @@ class Deployment:
         self.service.tokenizer, info = await asyncio.gather(
             in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
         )
+        self.engine.learn(self.service.vocabulary)
         for tokens in pinned_tokens(self.config.kv.pinned_prompts, self.service.loaded):
             self.engine.pin(tokens)
         self.lifecycle.become_ready()

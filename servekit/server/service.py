@@ -18,15 +18,17 @@ from servekit.errors import (
     RequestError,
     ServekitError,
 )
+from servekit.model.vocabulary import Vocabulary, vocabulary_of
 from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
+from servekit.server.grammars import Grammars
 from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
-from servekit.server.wire import ChatRequest, CompletionRequest
+from servekit.server.wire import ChatRequest, CompletionRequest, is_constrained
 from servekit.telemetry.ledger import Ledger
 from servekit.telemetry.metrics import Metrics, Reading
 
@@ -77,10 +79,13 @@ class Service:
     accounts: Accounts = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+    grammars: Grammars = field(init=False)
+    _vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigError where keys cannot be read or the ledger cannot be written."""
         config = self.config
+        self.grammars = Grammars(self.metrics.grammar_tried)
         ring = None if config.server.api_keys is None else KeyRing(config.server.api_keys)
         self.callers = Callers(ring)
         self.accounts = Accounts(
@@ -120,6 +125,23 @@ class Service:
         return min(self.loaded.vocab_size, self.config.model.shape.vocab_size)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """For grammars; made once, the same object every time."""
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary_of(self.loaded, self.vocab_size)
+        return self._vocabulary
+
+    async def check_grammar(self, grammar: str, param: str, kind: str) -> None:
+        """Raises RequestError if no answer can be had by it."""
+        if not self.vocabulary.eos_ids:
+            raise RequestError(
+                f"{param} needs an end-of-sequence token, which this model does not have",
+                param=param,
+            )
+        await self.grammars.check(grammar, self.vocabulary, param)
+        self.metrics.constrained(kind)
+
+    @property
     def room(self) -> Room:
         if self.engine.info is None:
             raise NotReady("the engine is not loaded yet", retry_after_s=RETRY_AFTER_S)
@@ -154,7 +176,12 @@ class Service:
         tokenizer = self.loaded
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
-        continues = isinstance(body, CompletionRequest) or bool(body.continue_final_message)
+        # a grammar is kept to by every byte, the first space too
+        continues = (
+            isinstance(body, CompletionRequest)
+            or bool(body.continue_final_message)
+            or is_constrained(body)
+        )
 
         def new_answer() -> Answer:
             return Answer(

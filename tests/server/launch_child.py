@@ -64,6 +64,9 @@ class ChildEngine(FakeEngine):
         assert self.info is not None
         return self.info
 
+    def learn(self, vocabulary: object) -> None:
+        """It compiles nothing."""
+
     def kill(self) -> None:
         """There is no process."""
 

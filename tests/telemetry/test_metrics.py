@@ -32,6 +32,8 @@ def measured(*, vllm_names: bool = False) -> PrometheusExporter:
     metrics.aborted("client_disconnected", 2)
     metrics.refused("queue_full")
     metrics.cache(block_size=16, tokens=50, dtype="float32", prefix_caching=True)
+    metrics.constrained("json_schema")
+    metrics.grammar_tried(0.003)
     metrics.sizes("planned", weights_bytes=100, kv_tokens=50)
     metrics.sizes("measured", weights_bytes=101, kv_tokens=49)
     return exporter
