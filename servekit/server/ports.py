@@ -67,6 +67,15 @@ def allow_files(connections: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def connections_allowed(config: ServerConfig) -> int:
+    """Of each port: as configured, or what the limit of open files leaves for it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return config.max_connections
+    share = (soft - SPARE_FILES) // (1 if config.admin_port is None else 2)
+    return max(1, min(config.max_connections, share))
+
+
 def listeners(config: ServerConfig) -> list[socket.socket]:
     """That of the traffic, then that of the admin port if it has one; raises ServekitError."""
     allow_files(config.max_connections * (1 if config.admin_port is None else 2))
@@ -125,7 +134,7 @@ def bounds_of(service: Service) -> Bounds:
     config = service.config.server
     return Bounds(
         read_timeout_s=config.read_timeout_s,
-        max_connections=config.max_connections,
+        max_connections=connections_allowed(config),
         going_down=lambda: service.lifecycle.going_down,
         refused=service.metrics.refused,
     )

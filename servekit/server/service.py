@@ -46,6 +46,7 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     eos_ids: frozenset[int]
+    longest_token: int | None
 
     @property
     def has_chat_template(self) -> bool: ...
@@ -155,10 +156,20 @@ class Service:
                 f"the model {name!r} is not served here; served: {served!r}", param="model"
             )
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids; long texts are done beside the event loop."""
+    async def encode(
+        self, text: str, add_special_tokens: bool, param: str | None = None
+    ) -> list[int]:
+        """Token ids; long texts are done beside the event loop.
+
+        With `param`, what the text is of, raises ContextTooLong for one that cannot fit, before it
+        is tokenised.
+        """
+        if param is not None:
+            self.room.check_text(len(text), self.loaded.longest_token, param)
         if len(text) > THREAD_ABOVE_CHARACTERS:
             return await asyncio.to_thread(self.loaded.encode, text, add_special_tokens)
+        # many short ones must not hold the event loop together
+        await asyncio.sleep(0)
         return self.loaded.encode(text, add_special_tokens)
 
     def answer_maker(self, body: ChatRequest | CompletionRequest) -> Callable[[], Answer]:

@@ -55,6 +55,7 @@ class ByteTokenizer:
 
     vocab_size = 259
     eos_ids = frozenset({EOS, END})
+    longest_token = 4
 
     has_chat_template = True
     template_names = frozenset({"role", "content"})
