@@ -25,8 +25,10 @@ from servekit.errors import (
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
 from servekit.server.timing import spent_before
+from servekit.server.tracing import CURRENT, tell
 from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
+from servekit.telemetry.traces import Trace
 
 
 class RequestStream(Protocol):
@@ -85,6 +87,7 @@ class Running:
     first_at: float | None = None
     last_at: float = 0.0
     preemptions: int = 0
+    finish: str | None = None
     events: list[Event] = field(default_factory=list)
 
 
@@ -95,6 +98,7 @@ class Generation:
     job: Job
     engine: Engine
     metrics: Metrics
+    trace: Trace | None = field(default_factory=CURRENT.get)
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -225,7 +229,7 @@ class Generation:
             self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
 
     def _complete(self, one: Running, finish: str) -> None:
-        first = one.first_at
+        first, one.finish = one.first_at, finish
         self.metrics.answer(
             self.job.operation,
             finish,
@@ -251,4 +255,6 @@ class Generation:
             code = None if error is None else EngineError.code
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
-        self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
+        now = time.monotonic()
+        self.metrics.request(self.job.operation, now - self.job.arrived, code)
+        tell(self, code, now)

@@ -101,14 +101,14 @@ class Deployment:
         self.listener = listener
         host, port = listener.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        exporter = exporter_of(config)
-        self.metrics = metrics_of(config, plan, exporter, lambda: self.service.snapshot())
+        self.exporter = exporter_of(config)
+        self.metrics = metrics_of(config, plan, self.exporter, lambda: self.service.snapshot())
         self.lifecycle = Lifecycle()
         self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
         self.engine: EngineClient | None = None
         self.server = Server(
             uvicorn.Config(
-                build_app(self.service, exporter),
+                build_app(self.service, self.exporter),
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -134,6 +134,7 @@ class Deployment:
             await serving
             if self.engine is not None:
                 await self.engine.stop()
+            await in_thread(lambda: self.exporter.close(LAST_EVENTS_S))
 
     def on_signal(self, number: int) -> None:
         """The second time, nothing is waited for."""

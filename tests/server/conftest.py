@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from servekit.config.schema import Config
-from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats, TokenLogprobs
+from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats, TokenLogprobs
 from servekit.errors import EngineDied, TemplateError
 from servekit.server.app import build_app
 from servekit.server.lifecycle import Lifecycle
@@ -116,6 +116,8 @@ class FakeStream:
             )
             return
         yield Delta(0, [])
+        if self.engine.events:
+            yield Delta(0, [], events=self.engine.events)
         tokens = self.engine.script(self.prompt, self.sampling)[: self.sampling.max_tokens]
         stops = set(self.sampling.stop_token_ids)
         size = self.engine.tokens_per_step
@@ -181,6 +183,7 @@ class FakeEngine:
     tokens_per_step: int = 1
     cached_tokens: int = 0
     refusal: tuple[str, str, float | None] | None = None
+    events: list[Event] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
 
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> FakeStream:
