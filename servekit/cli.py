@@ -23,6 +23,12 @@ VERB_VALUES = {
     "--seeds": ("simulate", "a number"),
     "--html": ("simulate", "a file"),
     "--compare": ("simulate", "key=value,value"),
+    "--tenant": ("keys", "a name"),
+    "--id": ("keys", "a name"),
+    "--access": ("keys", "inference, admin or both"),
+    "--max-concurrent": ("keys", "a number"),
+    "--requests-per-minute": ("keys", "a number"),
+    "--tokens-per-minute": ("keys", "a number"),
 }
 """Flags of one verb each that take a value, and what it is."""
 
@@ -134,6 +140,14 @@ def _diff(line: Line) -> int:
     )
 
 
+def _keys(line: Line) -> int:
+    if line.config_dir or line.sweep:
+        raise ConfigError("keys takes no --config-dir and no -m")
+    from servekit.server.new_keys import main as keys
+
+    return keys(line.words, line.options, line.as_json)
+
+
 def _doctor(line: Line) -> int:
     if line.words or line.config_dir or line.sweep:
         raise ConfigError("doctor looks at this machine; it takes no words but --json")
@@ -149,6 +163,7 @@ VERBS: dict[str, Verb] = {
     "diff": Verb("what a change does to capacity, latency and cost", _diff, composes=False),
     "explain": Verb("a key's value, meaning, limits, and where it came from", _explain),
     "models": Verb("list the models; fetch or inspect one", _models, composes=False),
+    "keys": Verb("new --tenant NAME: a key, and its line for server.api_keys", _keys, False),
     "doctor": Verb("what this machine is, as a hardware option", _doctor, composes=False),
 }
 

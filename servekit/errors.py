@@ -18,10 +18,20 @@
     │   ├── RouteNotFound                  a path or method that is not served    404, 405
     │   ├── UnsupportedMedia               a body that is not JSON                415
     │   ├── BodyTooLarge                   a body beyond server.max_body_mib      413
+    │   ├── HeadTooLarge                   too many or too long headers           431
+    │   ├── TooSlow                        a request that does not come to an end 408
+    │   ├── Unauthorized                   no key, or one that is not known       401
+    │   ├── Forbidden                      a key that is not for such a route     403
     │   └── UnsupportedField               a field that this release cannot honour
     ├── Overloaded                     the queue is full                          429
-    │   └── SloUnattainable                its first token would come too late
+    │   ├── SloUnattainable                its first token would come too late
+    │   ├── ConcurrencyExceeded            its key has as many running as it may
+    │   ├── RequestRateExceeded            its key asks too often
+    │   └── TokenRateExceeded              its key has used its tokens
     ├── NotReady                       loading or draining                        503
+    │   ├── TooManyConnections             as many as server.max_connections are open
+    │   └── LedgerUnwritable               what is used cannot be written down
+    ├── DeadlineExceeded               the client's own deadline has passed       504
     └── EngineError                    our fault                                  500
         └── EngineDied                     the engine process is gone             503
 
@@ -161,6 +171,27 @@ class BodyTooLarge(RequestError):
     code = "body_too_large"
 
 
+class HeadTooLarge(RequestError):
+    status = 431
+    code = "headers_too_large"
+
+
+class TooSlow(RequestError):
+    status = 408
+    code = "request_timeout"
+
+
+class Unauthorized(RequestError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    status = 403
+    kind = "permission_error"
+    code = "wrong_key_class"
+
+
 class UnsupportedField(RequestError):
     code = "unsupported_parameter"
 
@@ -175,10 +206,36 @@ class SloUnattainable(Overloaded):
     code = "slo_unattainable"
 
 
+class ConcurrencyExceeded(Overloaded):
+    code = "concurrency_exceeded"
+
+
+class RequestRateExceeded(Overloaded):
+    code = "request_rate_exceeded"
+
+
+class TokenRateExceeded(Overloaded):
+    code = "token_rate_exceeded"
+
+
 class NotReady(ServekitError):
     status = 503
     kind = "service_unavailable"
     code = "not_ready"
+
+
+class TooManyConnections(NotReady):
+    code = "too_many_connections"
+
+
+class DeadlineExceeded(ServekitError):
+    status = 504
+    kind = "timeout_error"
+    code = "deadline_exceeded"
+
+
+class LedgerUnwritable(NotReady):
+    code = "ledger_unwritable"
 
 
 class EngineError(ServekitError):

@@ -27,6 +27,8 @@ FLAGS = """\
   --fail-on POLICIES   diff: exit 2 on does_not_fit, slo, cost>10% ...; --markdown: for a review
   --compare KEY=A,B    simulate: the same requests through each; --html FILE: a page of figures
   --requests N         simulate: of each run; --seeds K: runs with other random numbers
+  --tenant NAME        keys new: whose key; --id NAME, --access inference,admin and limits of it:
+                       --max-concurrent, --requests-per-minute, --tokens-per-minute
   --cfg job            the composed YAML, before rules and checks; --info: what Hydra did
   -sc install=bash     eval "$(servekit -sc install=bash)" completes words at the prompt
   --version, --help"""

@@ -74,7 +74,8 @@ class SchedulerConfig(Group):
     )
     tenant_weights: dict[str, PositiveFloat] = Field(
         description="with order fair: share of each tenant against 1 of those not named; the name "
-        "of a tenant is the first 16 hexadecimal digits of the SHA-256 of its API key"
+        "of a tenant is the one that server.api_keys gives it; on a server without keys, the first "
+        "16 hexadecimal digits of the SHA-256 of the key that is sent"
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from servekit.config.base import (
     Count,
     Dtype,
-    FloatOrZero,
     Form,
     Gib,
     GibOrZero,
@@ -21,6 +20,7 @@ from servekit.config.base import (
 )
 from servekit.config.rules import impossible
 from servekit.config.scheduling import SchedulerConfig
+from servekit.config.serving import ServerConfig
 from servekit.config.shape import Shape
 from servekit.config.targets import (
     CalibrationConfig,
@@ -208,15 +208,6 @@ class HardwareConfig(Group):
         if (self.kind == "cpu") != (self.threads is not None):
             raise ValueError("threads is for kind: cpu, and needed there")
         return self
-
-
-class ServerConfig(Group):
-    host: str = Field(min_length=1, description="address to listen on")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(description="port; 0 takes a free one")
-    drain_s: FloatOrZero = Field(
-        description="after SIGTERM, seconds that running requests may take to finish"
-    )
-    max_body_mib: PositiveFloat = Field(description="largest request body, MiB")
 
 
 class TelemetryConfig(Group):

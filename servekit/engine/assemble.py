@@ -54,7 +54,9 @@ def assemble(
     cache, host = allocate(config, layout, settings.kv.host_blocks)
     runner = Runner(decoder, cache, device=device_of(config), host=host)
     started = time.monotonic()
-    warm_up(runner, config, layout, lambda done, total: report(Loading("warmup", done, total)))
+    slowest_step_s = warm_up(
+        runner, config, layout, lambda done, total: report(Loading("warmup", done, total))
+    )
     scheduler = Scheduler(settings)
     measured = Ready(
         max_model_len=config.model.max_model_len,
@@ -65,6 +67,7 @@ def assemble(
         kv_bytes=cache.bytes_to_own,
         load_s=load_s,
         warmup_s=time.monotonic() - started,
+        slowest_step_s=slowest_step_s,
     )
     return scheduler, runner, measured
 

@@ -5,6 +5,7 @@ listens for messages from the engine; the engine listens for those to it. A sock
 may send before the other listens, so nothing is lost while a process starts.
 """
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class Mailbox:
         self._outgoing.connect(from_engine(runtime_dir))
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._encoder = msgspec.msgpack.Encoder()
+        self._sending = threading.Lock()
 
     def receive(self, wait_s: float | None, until: int | None = None) -> list[ToEngine]:
         """All that has come; if nothing has, waits for it so long, None for ever.
@@ -80,7 +82,9 @@ class Mailbox:
         poller.poll(wait_ms)
 
     def send(self, message: FromEngine) -> None:
-        self._outgoing.send(self._encoder.encode(message))
+        """Also from the thread that loads, while the loop's own says that it is there."""
+        with self._sending:
+            self._outgoing.send(self._encoder.encode(message))
 
     def close(self) -> None:
         """Returns once the last message has left."""

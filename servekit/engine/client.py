@@ -7,11 +7,7 @@ small.
 import asyncio
 import logging
 import os
-import pickle
-import shutil
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,11 +19,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-import servekit
 from servekit.config.schema import Config
 from servekit.engine.channel import Launch, from_engine, to_engine, unbounded
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import (
     Abort,
+    Beat,
     Caller,
     Delta,
     Deltas,
@@ -43,14 +40,14 @@ from servekit.engine.messages import (
     Submit,
     ToEngine,
 )
+from servekit.engine.runtime_dir import RuntimeDir
+from servekit.engine.spawn import spawn
 from servekit.errors import EngineDied, NotReady, ServekitError, from_code
 
 logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 0.2
 """After the process has ended, how long its last messages may take to arrive."""
-
-CHILD = "import sys; sys.path.append(sys.argv[1]); from servekit.engine.worker import main; main()"
 
 
 class RequestStream:
@@ -64,6 +61,7 @@ class RequestStream:
         self.id = id
         self._client = client
         self._queue: asyncio.Queue[Delta] = asyncio.Queue()
+        self._hear: Callable[[Delta], object] = self._queue.put_nowait
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -76,8 +74,14 @@ class RequestStream:
         self._over = delta.finish is not None
         return delta
 
+    def listen(self, hear: Callable[[Delta], object]) -> None:
+        """Instead of iterating: `hear` is called with each delta as it comes."""
+        self._hear = hear
+        while not self._queue.empty():
+            hear(self._queue.get_nowait())
+
     def push(self, delta: Delta) -> None:
-        self._queue.put_nowait(delta)
+        self._hear(delta)
 
     def abort(self) -> None:
         """Ends an unfinished request, once; the deltas that have come are followed by the end."""
@@ -105,6 +109,7 @@ class EngineClient:
         self.info: Ready | None = None
         self.stats: Stats | None = None
         self.error: ServekitError | None = None
+        self.heartbeat = Heartbeat(config.server.hang_s)
         self.process: subprocess.Popen[bytes] | None = None
         self.on_step: Callable[[Step], None] = lambda step: None
         """Hears of every step."""
@@ -119,15 +124,16 @@ class EngineClient:
 
         The thread matters: Linux takes the end of the thread that spawned for that of the parent.
         """
-        self._runtime_dir = Path(tempfile.mkdtemp(prefix="servekit-"))
+        self._runtime_dir = RuntimeDir()
+        runtime_dir = self._runtime_dir.path
         self._context = zmq.asyncio.Context()
         self._incoming = self._context.socket(zmq.PULL)
         self._outgoing: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUSH)
         for socket in (self._incoming, self._outgoing):
             unbounded(socket, linger_ms=0)
-        self._incoming.bind(from_engine(self._runtime_dir))
-        self._outgoing.connect(to_engine(self._runtime_dir))
-        self.process = self._spawn()
+        self._incoming.bind(from_engine(runtime_dir))
+        self._outgoing.connect(to_engine(runtime_dir))
+        self.process = spawn(Launch(self.config, self.path, runtime_dir, os.getpid()))
         self._reader = asyncio.create_task(self._read(), name="engine messages")
         loop = asyncio.get_running_loop()
         threading.Thread(
@@ -183,21 +189,13 @@ class EngineClient:
         """Ends the process at once, for a parent that ends at once too."""
         if self.process is not None:
             self.process.kill()
-            shutil.rmtree(self._runtime_dir, ignore_errors=True)
+            self._runtime_dir.remove()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        root = str(Path(servekit.__file__).parents[1])
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD, root],
-            stdin=subprocess.PIPE,
-            env=_environment(self.config),
-        )
-        assert process.stdin is not None, "it was asked for"
-        launch = Launch(self.config, self.path, self._runtime_dir, os.getpid())
-        # a process that has ended already is for the watch to report
-        with suppress(BrokenPipeError), process.stdin:
-            pickle.dump(launch, process.stdin)
-        return process
+    def give_up(self, why: str) -> None:
+        """Ends a process that does not answer; its requests end with `why`."""
+        if self.process is not None and self.error is None:
+            self.error = EngineDied(why)
+            self.process.kill()
 
     def _send(self, message: ToEngine) -> None:
         if self.state != "dead":
@@ -209,6 +207,7 @@ class EngineClient:
             self._receive(decoder.decode(await self._incoming.recv()))
 
     def _receive(self, message: FromEngine) -> None:
+        self.heartbeat.hear(message.step_s if isinstance(message, Beat) else 0.0)
         match message:
             case Deltas():
                 self.stats = message.stats
@@ -222,6 +221,8 @@ class EngineClient:
                 self.progress = message
             case Ready():
                 self.info = message
+                self.heartbeat.loading = False
+                self.heartbeat.slowest_step_s = message.slowest_step_s
                 self.state = "ready"
                 self._ready.set()
             case Failed():
@@ -245,7 +246,7 @@ class EngineClient:
         self._incoming.close()
         self._outgoing.close()
         self._context.term()
-        shutil.rmtree(self._runtime_dir, ignore_errors=True)
+        self._runtime_dir.remove()
 
     def _die(self, exit_code: int | None) -> None:
         self.state = "dead"
@@ -259,21 +260,6 @@ class EngineClient:
             )
         self._streams.clear()
         self._ready.set()
-
-
-def _environment(config: Config) -> dict[str, str]:
-    """What must be set before torch is imported; what the user has set stays.
-
-    OpenMP threads that wait for each other spin, by default for about a millisecond. On processors
-    that the server, or anything else, wants too, they spin away what the thread they wait for would
-    need. Some microseconds are as good on an idle machine and far better on a busy one; sleeping at
-    once costs more than the waiting (benchmarks/results/openmp_spin.md).
-    """
-    ours: dict[str, str] = {}
-    if config.hardware.threads is not None:
-        ours["OMP_NUM_THREADS"] = str(config.hardware.threads)
-        ours["GOMP_SPINCOUNT"] = "5000"
-    return {**ours, **os.environ}
 
 
 def _watch(

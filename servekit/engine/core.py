@@ -8,9 +8,11 @@ from typing import Any, Protocol
 from servekit.engine.beside import Beside
 from servekit.engine.deltas import deltas_of, step_deltas
 from servekit.engine.guard import Executor, report, run_guarded
+from servekit.engine.heartbeat import BEAT_S
 from servekit.engine.journal import step_and_events
 from servekit.engine.messages import (
     Abort,
+    Beat,
     Delta,
     Deltas,
     FromEngine,
@@ -60,8 +62,10 @@ class EngineCore:
         self.scheduler = scheduler
         self.executor = executor
         self.inbox = inbox
-        self.outbox = outbox
+        self._outbox = outbox
         self.clock = clock
+        self.spoke = clock()
+        """When the server was last told anything."""
         self.device = device
         self.log = log
         self.stopping = False
@@ -78,6 +82,15 @@ class EngineCore:
         """Serves until it is told to stop; raises EngineError when it cannot go on."""
         while not self.stopping:
             self.step()
+
+    def outbox(self, message: FromEngine) -> None:
+        self.spoke = self.clock()
+        self._outbox(message)
+
+    def beat(self, step_s: float) -> None:
+        """Says that the loop turns, if it has said nothing else for a while."""
+        if self.clock() - self.spoke >= BEAT_S:
+            self.outbox(Beat(step_s))
 
     def step(self) -> None:
         messages = self.inbox(self._patience())
@@ -105,15 +118,19 @@ class EngineCore:
             self.outbox(Deltas(ids, tokens, others, self._stats(), step, events))
             if self.log is not None:
                 self.log.note(batch, outcome, between)
+        else:
+            self.beat(0.0)
 
     def _run(self, batch: Batch) -> Sampled:
         device = self.device
         if device is None:
             return run_guarded(self.executor, batch)
         self.running = True
+        began = self.clock()
         device.start(lambda: run_guarded(self.executor, batch))
         while not device.done:
-            self.admit(self.inbox(None, device.fileno()))
+            self.admit(self.inbox(BEAT_S, device.fileno()))
+            self.beat(self.clock() - began)
         self.running = False
         outcome: Sampled = device.result()
         while self.ended:
@@ -179,12 +196,12 @@ class EngineCore:
             self.executor.remove(self.ended.pop())
         return deltas
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
         """How long the inbox may be waited for: not at all while there is something to compute."""
         if not self.idle:
             return 0.0
         deadline = self.scheduler.next_deadline
-        return None if deadline is None else max(0.0, deadline - self.clock())
+        return BEAT_S if deadline is None else min(BEAT_S, max(0.0, deadline - self.clock()))
 
     def _stats(self) -> Stats:
         now = self.scheduler.stats()

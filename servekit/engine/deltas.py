@@ -38,6 +38,8 @@ def deltas_of(progress: Iterable[Progress], logprobs: Logprobs) -> list[Delta]:
             error_code=EngineError.code if gain.finish == "error" else None,
             cached_tokens=gain.cached_tokens,
             preemptions=gain.preemptions,
+            queue_s=gain.queue_s,
+            prefill_s=gain.prefill_s,
         )
         for gain in progress
     ]

@@ -35,13 +35,14 @@ class Sampling(msgspec.Struct, frozen=True):
 class Caller(msgspec.Struct, frozen=True):
     """Who asks, and how urgent it is; requests share cached blocks only where `salt` is the same.
 
-    Lower `priority` goes first, where scheduler.order asks for it.
+    Lower `priority` goes first, where scheduler.order asks for it. `key` is the name of the key.
     """
 
     tenant: str = ""
     salt: bytes = b""
     priority: int = 0
     slo_class: SloClass = "interactive"
+    key: str = ""
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True):
@@ -91,7 +92,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What a request gained in one step; the one with `finish` is its last.
 
     The first says that the request is let in, and has no tokens, or why it is not, and then
-    `retry_after_s` may say when it is worth asking again. `events` are older than the tokens.
+    `retry_after_s` may say when it is worth asking again. Seconds in the queue, and from there to
+    the first token, come with that token and at the end. `events` are older than the tokens.
     """
 
     id: int
@@ -104,6 +106,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     preemptions: int = 0
     retry_after_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
     events: list[Event] = []
 
 
@@ -192,6 +196,14 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     kv_bytes: int
     load_s: float
     warmup_s: float
+    slowest_step_s: float = 0.0
+    """of the warm-up, which runs one at all limits"""
+
+
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """The loop turns, and has nothing else to say; `step_s`: how long the step under way takes."""
+
+    step_s: float
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -202,4 +214,4 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 
 
 ToEngine = Submit | Pin | Abort | Stop
-FromEngine = Loading | Ready | Deltas | Failed
+FromEngine = Loading | Ready | Deltas | Beat | Failed

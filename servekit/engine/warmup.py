@@ -23,10 +23,11 @@ SIZES_S = 5.0
 
 def warm_up(
     runner: Runner, config: Config, layout: KvLayout, report: Callable[[int, int], None]
-) -> None:
+) -> float:
     """Runs a step at all limits, then one of each size of step; the cache must be unused.
 
-    `report` is told steps done and their number. Raises WeightsError if the model gives no numbers.
+    Seconds of the slowest. `report` is told steps done and their number. Raises WeightsError if the
+    model gives no numbers.
     """
     worst = worst_batch(
         layout,
@@ -35,16 +36,18 @@ def warm_up(
     )
     sizes = sizes_up_to(worst.num_tokens) if runner.device == "cpu" else [1]
     report(0, 1 + len(sizes))
-    _run(runner, worst)
+    slowest = _run(runner, worst)
     deadline = time.monotonic() + SIZES_S
     for done, size in enumerate(sizes, start=1):
         report(done, 1 + len(sizes))
         if time.monotonic() < deadline:
-            _run(runner, batch_of(size, worst, layout))
+            slowest = max(slowest, _run(runner, batch_of(size, worst, layout)))
     report(1 + len(sizes), 1 + len(sizes))
+    return slowest
 
 
-def _run(runner: Runner, batch: Batch) -> None:
+def _run(runner: Runner, batch: Batch) -> float:
+    started = time.monotonic()
     for row in batch.rows:
         runner.add(row.request_id, [0] * (row.start + len(row.tokens)), DEMANDING)
     failed = runner.run(batch).failed
@@ -55,6 +58,7 @@ def _run(runner: Runner, batch: Batch) -> None:
             f"a first step over token 0 failed: {next(iter(failed.values()))}; "
             "the weights are damaged, or not those of this model"
         )
+    return time.monotonic() - started
 
 
 def batch_of(size: int, worst: Batch, layout: KvLayout) -> Batch:

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import pickle
+import select
 import signal
 import sys
 from typing import Any
@@ -19,7 +20,8 @@ from servekit.engine.beside import Beside
 from servekit.engine.channel import Launch, Mailbox
 from servekit.engine.core import EngineCore
 from servekit.engine.guard import describe
-from servekit.engine.messages import Failed, Ready
+from servekit.engine.heartbeat import BEAT_S
+from servekit.engine.messages import Beat, Failed, Ready
 from servekit.engine.runner import Runner
 from servekit.engine.step_log import step_log
 from servekit.errors import EngineError, ServekitError
@@ -68,6 +70,9 @@ def serve(launch: Launch, mailbox: Mailbox) -> None:
         return assemble(config, decoder, mailbox.send, load_s=load_s)
 
     device.start(begin)
+    while not device.done:
+        select.select([device.fileno()], [], [], BEAT_S)
+        mailbox.send(Beat(0.0))
     scheduler, runner, measured = device.result()
     mailbox.send(measured)
     core = EngineCore(scheduler, runner, mailbox.receive, mailbox.send, device=device, log=log)

@@ -91,6 +91,7 @@ class ChatTemplate:
                 "set model.chat_template to one that is",
                 param="model.chat_template",
             ) from error
+        self.names = _names(source)
         parts = self._probe([{"type": "text", "text": _PROBE}])
         self.reads_text = _PROBE in self._probe(_PROBE)
         # A template that knows only text may also print the list as it is, brackets and all.
@@ -149,6 +150,18 @@ class ChatTemplate:
             return self._render([{"role": "user", "content": content}], variables)
         except Exception:  # see render
             return ""
+
+
+def _names(source: str) -> frozenset[str]:
+    """Variables, attributes and strings of a template: a key that is none of them is not read."""
+    tree = _environment().parse(source)
+    return frozenset(
+        [
+            *(one.name for one in tree.find_all(nodes.Name)),
+            *(one.attr for one in tree.find_all(nodes.Getattr)),
+            *(one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str)),
+        ]
+    )
 
 
 def _text(index: int, part: Any) -> str:

@@ -63,6 +63,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._templates)
 
+    @property
+    def template_names(self) -> frozenset[str]:
+        """Variables, and keys of messages, that the chat templates look at."""
+        return frozenset[str]().union(*(one.names for one in self._templates.values()))
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Special tokens written out in `text` become their ids.
 

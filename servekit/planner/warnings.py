@@ -1,6 +1,7 @@
 """What a plan says beside its verdict: what will be served, but perhaps not as meant."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from servekit.config.schema import Config
 from servekit.planner.capability import cannot_run, slow_formats, slow_links
@@ -36,6 +37,16 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     yield from overload(outcome)
     yield from waits(outcome)
     yield from near(outcome)
+    yield from of_the_entrance(config)
+
+
+def of_the_entrance(config: Config) -> Iterator[str]:
+    """Files of the server that are not on this machine, which may not be the one that serves."""
+    server = config.server
+    for key in ("api_keys", "tls_cert", "tls_key"):
+        path = getattr(server, key)
+        if path is not None and not path.startswith("env:") and not Path(path).is_file():
+            yield f"server.{key}: there is no file {path} on this machine"
 
 
 def of_the_cache(config: Config, book: Ledger) -> Iterator[str]:

@@ -116,7 +116,8 @@ class Progress(NamedTuple):
     """What a request gained, and with `finish` how it ended; nothing follows that one.
 
     `tokens` are new ones; after a stop they end with `stop_token`. `cached_tokens` of the prompt
-    came from the prefix cache.
+    came from the prefix cache. Seconds from arrival to a seat and from there to the first token are
+    told with the first token and at the end.
     """
 
     request_id: int
@@ -126,6 +127,8 @@ class Progress(NamedTuple):
     error: str | None = None
     cached_tokens: int = 0
     preemptions: int = 0
+    queue_s: float | None = None
+    prefill_s: float | None = None
 
 
 class Gains(NamedTuple):

@@ -10,7 +10,11 @@ as many as one in 256, so that hardly any content goes before it must.
 """
 
 
-def _nobody(blocks: list[int], contents: list[bytes]) -> None:
+Content = object
+"""What is known of a block: the hash that it is found by, or what keeps it instead."""
+
+
+def _nobody(blocks: list[int], contents: list[Content]) -> None:
     """Nobody asked to be told."""
 
 
@@ -28,7 +32,7 @@ class BlockPool:
     """
 
     def __init__(
-        self, num_blocks: int, evicted: Callable[[list[int], list[bytes]], None] = _nobody
+        self, num_blocks: int, evicted: Callable[[list[int], list[Content]], None] = _nobody
     ) -> None:
         """`evicted` is told which blocks are handed out that had a content, and what it was."""
         assert num_blocks >= 2, f"{num_blocks} blocks: one is the null block, one must hold tokens"
@@ -41,8 +45,8 @@ class BlockPool:
         self.pinned: set[int] = set()
         """Remembered blocks, added while held, that are kept when they are given back."""
         self.block_of: dict[bytes, int] = {}
-        self.content: list[bytes | None] = [None] * num_blocks
-        """Of a block that is remembered, the hash that it is found by."""
+        self.content: list[Content | None] = [None] * num_blocks
+        """Of a block that is remembered; None: worth nothing."""
         self.turns: deque[tuple[int, list[int]]] = deque()
         """Blocks that became evictable together, the first ones first. Those of them that were
         held again since are still listed: they have another `turn_of`.
@@ -55,10 +59,6 @@ class BlockPool:
         self.num_evictable = 0
         self.num_free = num_blocks - 1
         """Empty, evictable and kept ones together; it is asked for all the time."""
-
-    @property
-    def num_cached(self) -> int:
-        return len(self.block_of)
 
     @property
     def evictable(self) -> list[int]:
@@ -96,10 +96,12 @@ class BlockPool:
             self.pinned.difference_update(kept)
             blocks += kept
         content, block_of = self.content, self.block_of
-        contents: list[bytes] = list(map(content.__getitem__, blocks))  # type: ignore[arg-type]
-        for block, gone in zip(blocks, contents, strict=True):
+        contents = [content[block] for block in blocks]
+        for block in blocks:
             content[block] = None
-            del block_of[gone]
+        for gone in contents:
+            if gone.__class__ is bytes:
+                del block_of[gone]
         self.evicted(blocks, contents)
         return blocks
 
@@ -203,6 +205,14 @@ class BlockPool:
         self.content[block] = content
         return True
 
+    def forget(self, block: int) -> None:
+        """It was remembered, and is worth nothing: held or evictable."""
+        self.content[block] = None
+        if self.is_free(block):
+            self.turn_of[block] = 0
+            self.num_evictable -= 1
+            self.empty.append(block)
+
     def check(self, tables: Iterable[list[int]]) -> None:
         """`tables` are the block tables of all that hold blocks."""
         held = Counter(block for table in tables for block in table)
@@ -215,7 +225,8 @@ class BlockPool:
         assert sorted(free + in_use) == list(range(1, self.num_blocks)), "a block leaked"
         assert not any(self.content[block] for block in self.empty), "an empty block is cached"
         assert all(self.content[block] for block in (*evictable, *self.kept)), "it is never found"
-        known = {content: block for block, content in enumerate(self.content) if content}
+        hashed = ((block, known) for block, known in enumerate(self.content))
+        known = {known: block for block, known in hashed if isinstance(known, bytes)}
         assert self.block_of == known, "what is found is not what is there"
         assert self.num_evictable == len(evictable), "evictable blocks are miscounted"
         assert self.listed == sum(len(listed) for _, listed in self.turns), "the list is miscounted"

@@ -215,13 +215,13 @@ class KvBlocks:
     def release(self, request: Request) -> None:
         """Gives all its blocks back, those in host memory too; nothing of it may be in flight."""
         self.host.forget(request.id)
+        if request.id in self.awaiting_copies:
+            self._cancel_copies(request)
+        elif self.caching and request.tables:
+            self.cache.keep(request, request.committed)
         self.cache.leave(request)
         if not request.tables:
             return
-        if request.id in self.awaiting_copies:
-            self._cancel_copies(request)
-        elif self.caching:
-            self.cache.keep(request, request.committed)
         for number in self.full:
             self.pool.give_back(request.tables[number])
         if self.windowed:

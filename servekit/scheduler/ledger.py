@@ -114,9 +114,7 @@ class Ledger:
         elif len(request.tokens) == request.limit:
             gains.others.append(self.finish(request, "length", now, tokens=new))
         elif first or len(new) > 1:
-            cached, preemptions = request.cached_tokens, request.preemptions
-            some = Progress(request.id, new, None, None, None, cached, preemptions)
-            gains.others.append(some)
+            gains.others.append(_progress(request, new))
         else:
             gains.ids.append(request.id)
             gains.tokens.append(new[0])
@@ -142,11 +140,27 @@ class Ledger:
         self.door.ended(request)
         self.leaving[request.id] = request
         self._let_go(request)
-        cached, preemptions = request.cached_tokens, request.preemptions
-        return Progress(request.id, tokens or [], finish, stop_token, error, cached, preemptions)
+        return _progress(request, tokens or [], finish, stop_token, error)
 
     def _let_go(self, request: Request) -> None:
         """Give its blocks back once nothing of it is in flight."""
         if not request.in_flight:
             self.kv.release(request)
             del self.leaving[request.id], self.requests[request.id]
+
+
+def _progress(
+    request: Request,
+    tokens: list[int],
+    finish: FinishReason | None = None,
+    stop_token: int | None = None,
+    error: str | None = None,
+) -> Progress:
+    """With what is known of the request by now."""
+    cached, preemptions = request.cached_tokens, request.preemptions
+    seated, first = request.admitted_at, request.first_token_at
+    queue_s = None if seated is None else seated - request.arrived
+    prefill_s = None if seated is None or first is None else first - seated
+    return Progress(
+        request.id, tokens, finish, stop_token, error, cached, preemptions, queue_s, prefill_s
+    )

@@ -1,10 +1,9 @@
 """Why prompt tokens had to be computed: what the prefix cache missed, and for which reason."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
-from servekit.scheduler.blocks import BlockPool
 from servekit.scheduler.request import Request
 
 GHOST_SETS = 8
@@ -46,17 +45,16 @@ class Misses:
                 self.older_ghosts, self.ghosts = self.ghosts, []
             self.ghosts.append(set())
 
-    def _was_here(self, content: bytes, pool: BlockPool) -> bool:
+    def was_evicted(self, content: bytes) -> bool:
         ghost = hash(content)
-        sets = (*self.ghosts, *self.older_ghosts)
-        return content in pool.block_of or any(ghost in some for some in sets)
+        return any(ghost in some for some in (*self.ghosts, *self.older_ghosts))
 
     def disabled(self, request: Request) -> None:
         self.tokens["disabled"] += len(request.prompt)
 
-    def count(self, request: Request, hit: int, pool: BlockPool) -> None:
-        """`hit` tokens of the prompt were found."""
-        size, tokens, hashes = self.block_size, self.tokens, request.hashes
+    def count(self, request: Request, hit: int, was_known: Callable[[Request, int], bool]) -> None:
+        """`hit` tokens of the prompt were found; `was_known` asks for a block by its number."""
+        size, tokens = self.block_size, self.tokens
         prompt = len(request.prompt)
         whole = (prompt - 1) // size * size
         self.hits += hit
@@ -65,7 +63,7 @@ class Misses:
             return
         elsewhere = self._under_another_salt(request)
         at, index = hit, hit // size
-        while at < whole and self._was_here(hashes[index], pool):
+        while at < whole and was_known(request, index):
             index += 1
             tokens["evicted"] += index * size - at
             at = index * size

@@ -23,7 +23,7 @@ def root(salt: bytes) -> bytes:
     return sha256(salt).digest()
 
 
-def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
+def chain_hashes(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     """Hashes of the full blocks of `tokens`, which follow the prefix that `parent` stands for.
 
     Each hash covers its parent's and its own tokens, so equal hashes mean equal prefixes. SHA-256,
@@ -45,7 +45,8 @@ def extend_hashes(request: Request, count: int, block_size: int) -> None:
     done = len(hashes)
     if count > done:
         parent = hashes[-1] if hashes else root(request.salt)
-        hashes += chain(parent, request.tokens[done * block_size : count * block_size], block_size)
+        tokens = request.tokens[done * block_size : count * block_size]
+        hashes += chain_hashes(parent, tokens, block_size)
 
 
 def hash_of_tail(parent: bytes, tokens: list[int]) -> bytes:
@@ -56,13 +57,6 @@ def hash_of_tail(parent: bytes, tokens: list[int]) -> bytes:
 def key_of(content: bytes, group: int) -> bytes:
     """What a block of this content is known by; the first group goes by the hash itself."""
     return content if group == 0 else content + group.to_bytes(2, "little")
-
-
-def leading(hashes: list[bytes], count: int, pool: BlockPool) -> list[int]:
-    """Blocks of the first group that hold the longest cached start, `count` of them at most."""
-    blocks: list[int] = list(takewhile(bool, map(pool.block_of.get, hashes)))  # type: ignore[arg-type]
-    del blocks[count:]
-    return blocks
 
 
 def longest_in_groups(
@@ -127,7 +121,7 @@ class Pins:
             hashes = frozenset(
                 content
                 for prefix in self.prefixes
-                for content in chain(start, prefix, self.block_size)
+                for content in chain_hashes(start, prefix, self.block_size)
             )
             self.by_salt[salt] = hashes
         return hashes

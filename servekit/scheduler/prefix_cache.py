@@ -4,20 +4,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from servekit.scheduler.blocks import BlockPool
+from servekit.scheduler.chains import Chain
 from servekit.scheduler.groups import KvSettings
-from servekit.scheduler.misses import Misses
+from servekit.scheduler.index import Index
 from servekit.scheduler.prefix import (
     Pins,
     extend_hashes,
     hash_of_tail,
     key_of,
-    leading,
     longest_in_groups,
     root,
 )
 from servekit.scheduler.request import Request
-from servekit.scheduler.siblings import Siblings
 from servekit.scheduler.windows import Windows
 
 WORTH_WAITING = 256
@@ -47,20 +45,15 @@ class PrefixCache:
     def __init__(self, settings: KvSettings) -> None:
         self.settings = settings
         self.block_size = settings.block_size
-        self.misses = Misses(settings.block_size, max(4096, settings.num_blocks))
-        self.siblings = Siblings()
-        self.pool = BlockPool(settings.num_blocks, self._evicted)
+        self.whole = len(settings.groups) == 1 and settings.groups[0].window is None
+        self.index = Index(settings, self.whole, self.seated)
+        self.pool, self.siblings = self.index.pool, self.index.siblings
+        self.chains, self.misses = self.index.chains, self.index.misses
         self.windows = Windows(settings, self.pool)
-        self.whole = len(settings.groups) == 1 and not self.windows
         self.pins = Pins(settings.block_size)
         self.computing: dict[bytes, Request] = {}
         self.next_of: dict[int, bytes] = {}
-        self.probable: dict[int, int] = {}
         self.merged_total = 0
-
-    def _evicted(self, blocks: list[int], contents: list[bytes]) -> None:
-        self.siblings.drop(blocks)
-        self.misses.evict(contents if self.whole else (content[:32] for content in contents))
 
     def lookup(self, request: Request) -> Hit:
         """The longest prefix of its known tokens that is cached; never the last token.
@@ -69,12 +62,12 @@ class PrefixCache:
         """
         size, tokens = self.block_size, request.tokens
         count = (len(tokens) - 1) // size
-        extend_hashes(request, count, size)
         if not self.whole:
+            extend_hashes(request, count, size)
             groups = self.settings.groups
             tables = longest_in_groups(request.hashes, count, self.pool, groups, size)
             return Hit(len(tables[0]) * size, tables)
-        cached = leading(request.hashes, count, self.pool)
+        cached = self.index.leading(request, count)
         there = len(cached) * size
         parent = request.hashes[len(cached) - 1] if cached else root(request.salt)
         if parent in self.siblings.after:
@@ -87,7 +80,7 @@ class PrefixCache:
     def count(self, request: Request, hit: int) -> None:
         """It is seated for the first time, and so many tokens of its prompt were found."""
         if self.settings.prefix_caching:
-            self.misses.count(request, hit, self.pool)
+            self.misses.count(request, hit, self.index.was_known)
         else:
             self.misses.disabled(request)
 
@@ -99,37 +92,41 @@ class PrefixCache:
         """Blocks of the first tokens of a swapped request that need not be copied back."""
         if not self.whole or not self.settings.prefix_caching:
             return self.nothing()
-        return (leading(request.hashes, computed // self.block_size, self.pool),)
+        return (self.index.leading(request, computed // self.block_size),)
 
     def probable_hit(self, request: Request) -> int:
         """Tokens that `lookup` would find in full blocks, most likely; mostly in constant time."""
         if not self.whole:
             return self.lookup(request).tokens
-        size, known, hashes = self.block_size, self.pool.block_of, request.hashes
-        count = (len(request.tokens) - 1) // size
-        extend_hashes(request, count, size)
-        found = self.probable.get(request.id, -1)
-        begins = found == 0 or (found > 0 and hashes[found - 1] in known)
-        if not begins or (found < count and hashes[found] in known):
-            found = self.probable[request.id] = len(leading(hashes, count, self.pool))
-        return found * size
+        index, hashes = self.index, request.hashes
+        count = (len(request.tokens) - 1) // self.block_size
+        found = request.found
+        begins = found == 0 or (found > 0 and index.is_known(hashes[found - 1]))
+        if not begins or (found < count and index.is_known(hashes[found])):
+            found = request.found = len(index.leading(request, count))
+        return found * self.block_size
 
     def is_computed_by_another(self, request: Request, hit: Hit) -> bool:
-        first, hashes = hit.tokens // self.block_size, request.hashes
-        if first >= len(hashes):
+        size, hashes = self.block_size, request.hashes
+        first, count = hit.tokens // size, (len(request.tokens) - 1) // size
+        if first >= count:
             return False
+        extend_hashes(request, first + 1, size)
         other = self.computing.get(hashes[first])
         if other is None or other is request:
             return False
-        both = range(first, min(len(hashes), len(other.hashes)))
+        for one in (request, other):
+            extend_hashes(one, (len(one.tokens) - 1) // size, size)
+        both = range(first, min(count, len(other.hashes)))
         alike = bisect_left(both, True, key=lambda index: hashes[index] != other.hashes[index])
-        gain = alike * self.block_size
+        gain = alike * size
         return gain >= WORTH_WAITING or 2 * gain >= len(request.tokens) - hit.tokens
 
     def seated(self, request: Request) -> None:
         """It computes what follows its `sealed` blocks."""
-        self.probable.pop(request.id, None)
-        if request.sealed < len(request.hashes):
+        request.found = -1
+        if request.sealed < (len(request.tokens) - 1) // self.block_size:
+            extend_hashes(request, request.sealed + 1, self.block_size)
             content = self.next_of[request.id] = request.hashes[request.sealed]
             self.computing.setdefault(content, request)
 
@@ -145,8 +142,13 @@ class PrefixCache:
         A block whose content is known already in another is given back for that one, if no row in
         flight reads it.
         """
+        if chain := self._chain_of(request):
+            self.chains.offer(chain, request, full)
+            return
         extend_hashes(request, full, self.block_size)
         sealed, hashes = request.sealed, request.hashes[request.sealed : full]
+        for content in hashes:
+            self.index.wake(content)
         for number, table in enumerate(request.tables):
             contents = [key_of(content, number) for content in hashes] if number else hashes
             blocks = table[sealed:full]
@@ -157,6 +159,28 @@ class PrefixCache:
         request.sealed = full
         if self._no_longer_computing(request):
             self.seated(request)
+
+    def _chain_of(self, request: Request) -> Chain | None:
+        """What its next blocks belong to; None: somebody else has or computes the same, or it is to
+        be pinned.
+        """
+        chain = self.chains.of.get(request.id)
+        if chain is not None or not self.whole:
+            return chain
+        number = request.sealed
+        extend_hashes(request, number + 1, self.block_size)
+        head = request.hashes[number]
+        if self.index.wake(head) or head in self.pool.block_of:
+            return None
+        if self.pins.prefixes and head in self.pins.of(request.salt):
+            return None
+        if self.computing.get(head, request) is not request:
+            return None
+        chain = self.chains.begin(request, self._no_longer_computing(request))
+        begin = number * self.block_size
+        part = request.tokens[begin : begin + self.block_size]
+        self.siblings.add(chain.parent, request.tables[0][number], part)
+        return chain
 
     def _offer(self, request: Request, number: int, contents: list[bytes]) -> list[int]:
         """Its blocks after the sealed ones, one by one; returns where in the table those are that
@@ -215,6 +239,10 @@ class PrefixCache:
 
     def show_tail(self, request: Request, done: int) -> None:
         """Let others copy the block that its prompt ends in, while it is not full."""
+        if chain := self.chains.of.get(request.id):
+            if done % self.block_size:
+                chain.prompt_end = done
+            return
         tail = self._tail(request, done)
         if tail is not None:
             block, parent, tokens = tail
@@ -225,6 +253,10 @@ class PrefixCache:
         full = done // self.block_size
         if full > request.sealed:
             self.seal(request, full)
+        if chain := self.chains.of.get(request.id):
+            if done % self.block_size:
+                self.chains.end(chain, request.tables[0][full], done)
+            return
         tail = self._tail(request, done)
         if tail is not None:
             block, parent, tokens = tail
@@ -234,13 +266,10 @@ class PrefixCache:
                 self.siblings.drop([block])
 
     def leave(self, request: Request) -> None:
-        """It computes nothing any more."""
-        self.probable.pop(request.id, None)
+        """It computes nothing any more, and holds nothing."""
+        self.chains.left(request)
         self._no_longer_computing(request)
 
     def check(self) -> None:
-        self.siblings.check()
-        pool = self.pool
-        for block in self.siblings.known:
-            assert pool.holders[block] or pool.content[block], f"{block} is copied, but empty"
+        self.index.check()
         assert all(self.next_of[r.id] == content for content, r in self.computing.items())

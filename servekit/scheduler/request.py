@@ -83,6 +83,8 @@ class Request:
     """Of each group of layers; none without a seat. Rows in flight share the lists."""
     hashes: list[bytes] = field(init=False, default_factory=list)
     """Of the leading full blocks of `tokens`, as many as were needed yet."""
+    found: int = field(init=False, default=-1)
+    """Leading blocks that were cached when somebody last asked while it waited; -1: nobody did."""
     sealed: int = field(init=False, default=0)
     """Leading blocks that were offered to the prefix cache, or came from it."""
     cached_tokens: int = field(init=False, default=0)

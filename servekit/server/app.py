@@ -7,6 +7,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 
 from servekit.server import errors, health, routes
+from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.server.tracing import failed, tracing
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
@@ -22,7 +23,10 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
-def build_app(service: Service, exporter: Exporter) -> Litestar:
+def build_app(
+    service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
+) -> Litestar:
+    """The routes of these classes."""
     handlers = [*routes.HANDLERS, *health.HANDLERS]
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
@@ -30,7 +34,8 @@ def build_app(service: Service, exporter: Exporter) -> Litestar:
     if traces is not None:
         service.metrics.traced = traces.counts
     return Litestar(
-        route_handlers=handlers,
+        route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
+        guards=[guard],
         middleware=[] if traces is None else [tracing(traces, service.config.model.name)],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(lambda code: refused(service, code)),
@@ -49,7 +54,7 @@ def refused(service: Service, code: str) -> None:
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:
-    @get("/metrics", opt=health.ALWAYS)
+    @get("/metrics", opt=health.ALWAYS | ADMIN)
     async def metrics() -> Response[bytes]:
         return Response(exporter.render(), media_type=exporter.content_type)
 

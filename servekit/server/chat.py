@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from typing import Any, ClassVar
 
 from servekit.engine.messages import Caller
-from servekit.errors import RequestError, UnsupportedField
+from servekit.errors import ServekitError
 from servekit.server import limits
-from servekit.server.generate import Job
+from servekit.server.chat_prompt import chat_tokens
+from servekit.server.generate import Job, Taken
 from servekit.server.service import Service
-from servekit.server.stream import TokenNames
+from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
     ChatChoice,
@@ -22,67 +21,8 @@ from servekit.server.wire import (
     ChatLogprobs,
     ChatMessage,
     ChatRequest,
-    TokenizeRequest,
     Usage,
 )
-
-OWN_VARIABLES = {"messages", "add_generation_prompt", "tools", "documents"}
-"""Variables of a template that are not set through chat_template_kwargs."""
-
-
-def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages, if they have the form that any template can take.
-
-    Roles are the template's business; what it refuses is an error with its own words.
-    """
-    if not messages:
-        raise RequestError("messages is empty; send at least one", param="messages")
-    for index, message in enumerate(messages):
-        _check_message(message, f"/messages/{index}")
-    return messages
-
-
-def _check_message(message: dict[str, Any], pointer: str) -> None:
-    if not isinstance(message.get("role"), str):
-        raise RequestError("a message needs a role, a string", param=f"{pointer}/role")
-    content = message.get("content")
-    if isinstance(content, list):
-        for index, part in enumerate(content):
-            _check_part(part, f"{pointer}/content/{index}")
-    elif content is None and not message.get("tool_calls"):
-        raise RequestError("a message needs content", param=f"{pointer}/content")
-    elif not isinstance(content, str | None):
-        raise RequestError(
-            "content is a string or a list of text parts", param=f"{pointer}/content"
-        )
-
-
-def _check_part(part: object, pointer: str) -> None:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise RequestError("a content part is an object with a type", param=pointer)
-    if part["type"] != "text":
-        raise UnsupportedField(
-            f"content parts of type {part['type']!r} are not supported by this release, only text",
-            param=pointer,
-        )
-    if not isinstance(part.get("text"), str):
-        raise RequestError("a text part needs text, a string", param=f"{pointer}/text")
-
-
-async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> list[int]:
-    """The template owns the special tokens, so none are added unless that is asked for."""
-    variables = body.chat_template_kwargs or {}
-    if taken := OWN_VARIABLES & variables.keys():
-        raise RequestError(
-            f"chat_template_kwargs has {', '.join(sorted(taken))}, which the request itself says",
-            param="chat_template_kwargs",
-        )
-    text = service.loaded.render_chat(
-        checked_messages(body.messages or []),
-        add_generation_prompt=body.add_generation_prompt is not False,
-        **variables,
-    )
-    return await service.encode(text, bool(body.add_special_tokens))
 
 
 async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: Caller) -> Job:
@@ -106,7 +46,7 @@ async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """Words pieces as chat chunks; `with_usage`: every chunk has a usage, null but in the last."""
+    """Words pieces as chat chunks; beside `beside`."""
 
     id: str
     created: int
@@ -114,36 +54,45 @@ class ChatStyle:
     names: TokenNames
     n: int
     logprobs: bool
-    with_usage: bool
+    beside: Beside
+    framing: ClassVar[Framing] = CHUNKS
 
-    def opening(self) -> Iterable[ChatChunk]:
+    @property
+    def usage_so_far(self) -> bool:
+        return self.beside.so_far
+
+    def opening(self) -> list[Chunk]:
+        delta, beside = ChatDelta(role="assistant", content=""), self.beside.fields(None)
         return [
-            self._chunk([ChatChunkChoice(index=i, delta=ChatDelta(role="assistant", content=""))])
-            for i in range(self.n)
+            self._chunk([ChatChunkChoice(index=index, delta=delta)], beside)
+            for index in range(self.n)
         ]
 
-    def chunks(self, index: int, piece: Piece) -> Iterable[ChatChunk]:
+    def chunks(self, index: int, piece: Piece, usage: Usage | None) -> Iterable[Chunk]:
+        beside = self.beside.fields(usage)
         if piece.text or piece.scored:
-            delta = ChatDelta(content=piece.text)
-            yield self._chunk(
-                [ChatChunkChoice(index=index, delta=delta, logprobs=self._scored(piece.scored))]
-            )
+            delta, scored = ChatDelta(content=piece.text), self._scored(piece.scored)
+            choice = ChatChunkChoice(index=index, delta=delta, logprobs=scored)
+            yield self._chunk([choice], beside)
         if piece.finish is not None:
-            yield self._chunk(
-                [
-                    ChatChunkChoice(
-                        index=index,
-                        delta=ChatDelta(),
-                        finish_reason=piece.finish,
-                        stop_reason=piece.stop_reason,
-                    )
-                ]
+            choice = ChatChunkChoice(
+                index=index,
+                delta=ChatDelta(),
+                finish_reason=piece.finish,
+                stop_reason=piece.stop_reason,
             )
+            yield self._chunk([choice], beside)
 
-    def usage_chunk(self, usage: Usage) -> ChatChunk:
-        return self._chunk([], usage)
+    def closing(self, taken: Taken) -> list[Chunk]:
+        """The usage chunk, if it was asked for."""
+        if not self.beside.usage:
+            return []
+        return [self._chunk([], self.beside.last_fields(taken))]
 
-    def answer(self, answers: list[list[Piece]], usage: Usage) -> ChatCompletion:
+    def failed(self, error: ServekitError) -> list[Chunk]:
+        return error_chunk(error)
+
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> ChatCompletion:
         return ChatCompletion(
             id=self.id,
             created=self.created,
@@ -158,17 +107,13 @@ class ChatStyle:
                 )
                 for index, pieces in enumerate(answers)
             ],
-            usage=usage,
+            **self.beside.last_fields(taken),
         )
 
     def _scored(self, scored: list[Scored]) -> ChatLogprobs | None:
         return ChatLogprobs([self.names.scored(one) for one in scored]) if self.logprobs else None
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None = None) -> ChatChunk:
+    def _chunk(self, choices: list[ChatChunkChoice], beside: dict[str, Any]) -> ChatChunk:
         return ChatChunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage if self.with_usage else msgspec.UNSET,
+            id=self.id, created=self.created, model=self.model, choices=choices, **beside
         )

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-import msgspec
+from typing import Any, ClassVar
 
 from servekit.engine.messages import Caller
-from servekit.errors import RequestError
+from servekit.errors import RequestError, ServekitError
 from servekit.server import limits
-from servekit.server.generate import Job
+from servekit.server.generate import Job, Taken
 from servekit.server.service import Service
-from servekit.server.stream import TokenNames
+from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
     Completion,
@@ -102,33 +101,47 @@ class CompletionStyle:
     names: TokenNames
     echoes: list[str]
     logprobs: bool
-    with_usage: bool
+    beside: Beside
+    framing: ClassVar[Framing] = CHUNKS
 
-    def opening(self) -> Iterable[Completion]:
-        for index, text in enumerate(self.echoes):
-            if text:
-                yield self._chunk([CompletionChoice(index=index, text=text)])
+    @property
+    def usage_so_far(self) -> bool:
+        return self.beside.so_far
 
-    def chunks(self, index: int, piece: Piece) -> Iterable[Completion]:
+    def opening(self) -> list[Chunk]:
+        beside = self.beside.fields(None)
+        return [
+            self._chunk([CompletionChoice(index=index, text=text)], beside)
+            for index, text in enumerate(self.echoes)
+            if text
+        ]
+
+    def chunks(self, index: int, piece: Piece, usage: Usage | None) -> Iterable[Chunk]:
+        beside = self.beside.fields(usage)
         if piece.text or piece.scored:
-            scored = self._scored(piece.scored)
-            yield self._chunk([CompletionChoice(index=index, text=piece.text, logprobs=scored)])
-        if piece.finish is not None:
-            yield self._chunk(
-                [
-                    CompletionChoice(
-                        index=index,
-                        text="",
-                        finish_reason=piece.finish,
-                        stop_reason=piece.stop_reason,
-                    )
-                ]
+            choice = CompletionChoice(
+                index=index, text=piece.text, logprobs=self._scored(piece.scored)
             )
+            yield self._chunk([choice], beside)
+        if piece.finish is not None:
+            choice = CompletionChoice(
+                index=index,
+                text="",
+                finish_reason=piece.finish,
+                stop_reason=piece.stop_reason,
+            )
+            yield self._chunk([choice], beside)
 
-    def usage_chunk(self, usage: Usage) -> Completion:
-        return self._chunk([], usage)
+    def closing(self, taken: Taken) -> list[Chunk]:
+        """The usage chunk, if it was asked for."""
+        if not self.beside.usage:
+            return []
+        return [self._chunk([], self.beside.last_fields(taken))]
 
-    def answer(self, answers: list[list[Piece]], usage: Usage) -> Completion:
+    def failed(self, error: ServekitError) -> list[Chunk]:
+        return error_chunk(error)
+
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> Completion:
         choices = [
             CompletionChoice(
                 index=index,
@@ -139,9 +152,7 @@ class CompletionStyle:
             )
             for index, pieces in enumerate(answers)
         ]
-        return Completion(
-            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
-        )
+        return self._chunk(choices, self.beside.last_fields(taken))
 
     def _scored(self, scored: list[Scored]) -> CompletionLogprobs | None:
         if not self.logprobs:
@@ -154,11 +165,7 @@ class CompletionStyle:
             text_offset=[one.offset for one in scored],
         )
 
-    def _chunk(self, choices: list[CompletionChoice], usage: Usage | None = None) -> Completion:
+    def _chunk(self, choices: list[CompletionChoice], beside: dict[str, Any]) -> Completion:
         return Completion(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage if self.with_usage else msgspec.UNSET,
+            id=self.id, created=self.created, model=self.model, choices=choices, **beside
         )

@@ -64,6 +64,8 @@ def error_response(error: ServekitError, headers: dict[str, str] | None = None) 
     kept = dict(headers or {})
     if error.retry_after_s is not None:
         kept["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    if error.status == 401:
+        kept["www-authenticate"] = 'Bearer realm="servekit"'
     return Response(
         msgspec.json.encode(error_body(error)),
         status_code=error.status,

@@ -9,32 +9,38 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
 
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats
 from servekit.errors import (
-    EngineDied,
     EngineError,
     Overloaded,
     ServekitError,
     from_code,
 )
+from servekit.server.deadline import missed
+from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
 from servekit.server.text import Answer, Piece
-from servekit.server.timing import spent_before
+from servekit.server.timing import spent_before, timings
 from servekit.server.tracing import CURRENT, tell
-from servekit.server.wire import PromptTokensDetails, Usage
+from servekit.server.wire import PromptTokensDetails, Timings, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 from servekit.telemetry.traces import Trace
 
 
 class RequestStream(Protocol):
-    """Deltas of one engine request, in order; iteration ends after the one with `finish`."""
+    """One engine request."""
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
+        """`hear` gets its deltas in order, up to the one with `finish`, or what went wrong."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -47,6 +53,8 @@ class Engine(Protocol):
     def info(self) -> Ready | None: ...
     @property
     def stats(self) -> Stats | None: ...
+    @property
+    def heartbeat(self) -> Heartbeat: ...
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 
@@ -60,6 +68,8 @@ class Job:
     new_answer: Callable[[], Answer]
     arrived: float
     caller: Caller
+    deadline: float | None = None
+    """Seconds on the clock of `arrived`; then it is given up."""
 
     @property
     def size(self) -> int:
@@ -76,6 +86,14 @@ def failure(delta: Delta) -> ServekitError:
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a job took, for whoever words the answer."""
+
+    usage: Usage
+    timings: Timings
+
+
 @dataclass(slots=True)
 class Running:
     """One engine request and the answer it feeds."""
@@ -84,11 +102,25 @@ class Running:
     answer: Answer
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    preemptions: int = 0
+    queue_s: float | None = None
+    prefill_s: float | None = None
     first_at: float | None = None
     last_at: float = 0.0
-    preemptions: int = 0
     finish: str | None = None
     events: list[Event] = field(default_factory=list)
+
+    @property
+    def decode_s(self) -> float:
+        return 0.0 if self.first_at is None else self.last_at - self.first_at
+
+    def note(self, delta: Delta) -> None:
+        """What the engine says beside the tokens."""
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.preemptions = max(self.preemptions, delta.preemptions)
+        self.events += delta.events
+        if delta.queue_s is not None:
+            self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +134,8 @@ class Generation:
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
-    _pumps: list[asyncio.Task[None]] = field(default_factory=list)
+    _alarm: asyncio.TimerHandle | None = None
+    _idle: Idle | None = None
     _ended_by: str | None = None
 
     async def __aenter__(self) -> Self:
@@ -111,17 +144,15 @@ class Generation:
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        self._pumps = [
-            asyncio.create_task(self._pump(index, one.stream))
-            for index, one in enumerate(self.running)
-        ]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        for pump in self._pumps:
-            pump.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._idle is not None:
+            self._idle.stop()
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
@@ -148,14 +179,17 @@ class Generation:
             self._heard.clear()
             await self._heard.wait()
 
-    async def pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+    async def pieces(self, idle_s: float | None = None) -> AsyncIterator[list[tuple[int, Piece]]]:
         """All that has come since the last time, at least one piece, by the answer's index.
 
-        Raises what the engine or `end` says; other answers of the job are given up with it.
+        With `idle_s`, nothing whenever nothing has come for so many seconds. Raises what the engine
+        or `end` says; other answers of the job are given up with it.
         """
+        idle = self._idle = None if idle_s is None else Idle(idle_s, self._heard.set)
         open_answers = len(self.running)
         while open_answers:
-            await self._heard.wait()
+            if not self._inbox:
+                await self._heard.wait()
             self._heard.clear()
             items, self._inbox = self._inbox, []
             said = []
@@ -166,15 +200,28 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
-            if said:
+            if said or (idle is not None and idle.over):
                 yield said
+                if idle is not None:
+                    idle.note()
 
     def _submit_all(self) -> None:
+        if self.job.deadline is not None:
+            self._watch_deadline(self.job.deadline)
         for prompt, sampling in self.job.prompts:
             for choice in range(self.job.n):
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % SEEDS)
                 stream = self.engine.submit(prompt, own, self.job.caller)
+                stream.listen(partial(self._hear_delta, len(self.running)))
                 self.running.append(Running(stream, self.job.new_answer(), len(prompt)))
+
+    def _watch_deadline(self, deadline: float) -> None:
+        """Raises DeadlineExceeded if it has passed, and sees to it that it is said when it does."""
+        error, left_s = missed(deadline, self.job.arrived), deadline - time.monotonic()
+        if left_s <= 0:
+            raise error
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(left_s, self.end, error, error.code)
 
     def usage(self) -> Usage:
         """A prompt counts once, however many answers it got."""
@@ -183,16 +230,11 @@ class Generation:
         completion = sum(one.answer.completion_tokens for one in self.running)
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
-    async def _pump(self, index: int, stream: RequestStream) -> None:
-        try:
-            async for delta in stream:
-                self._hear((index, delta))
-                if delta.finish is not None:
-                    return
-            raise EngineDied("the engine ended this request without a word")
-        except Exception as error:
-            if not self.running[index].answer.finished:
-                self._hear(error)
+    def taken(self) -> Taken:
+        return Taken(self.usage(), timings(self.running, self.job.arrived))
+
+    def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
+        self._hear((index, heard) if isinstance(heard, Delta) else heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)
@@ -205,9 +247,7 @@ class Generation:
         if delta.finish in ("error", "abort"):
             raise failure(delta)
         now = time.monotonic()
-        one.cached_tokens = max(one.cached_tokens, delta.cached_tokens)
-        one.preemptions = max(one.preemptions, delta.preemptions)
-        one.events += delta.events
+        one.note(delta)
         if delta.tokens:
             self._saw_tokens(one, len(delta.tokens), now)
         piece = one.answer.take(delta)
@@ -234,7 +274,7 @@ class Generation:
             self.job.operation,
             finish,
             one.answer.completion_tokens,
-            0.0 if first is None else one.last_at - first,
+            one.decode_s,
             prompt_tokens=one.prompt_tokens,
             ttft_s=None if first is None else first - self.job.arrived,
             preemptions=one.preemptions,

@@ -12,12 +12,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import SkipValidation
 
 from servekit import __version__
+from servekit.server.access import ADMIN, PUBLIC
 from servekit.server.service import Service
 
 Injected = NamedDependency[SkipValidation[Service]]
 """A handler's `service`, as it is."""
 
-ALWAYS = {"while_loading": True}
+ALWAYS: dict[str, Any] = {"while_loading": True}
 """Routes that answer whatever the state."""
 
 
@@ -32,15 +33,24 @@ def json(
     )
 
 
-@get("/livez", opt=ALWAYS)
+@get("/livez", opt=ALWAYS | PUBLIC)
 async def livez(service: Injected) -> Response[bytes]:
-    """Loading is being alive; a dead engine is not."""
+    """Loading is being alive, and so is any load; a dead or stopped engine is not."""
+    heartbeat = service.engine.heartbeat
+    reason = heartbeat.stopped
     if service.engine.state == "dead":
-        return json({"status": "dead", "reasons": ["the engine process is gone"]}, status=503)
-    return json({"status": "alive", "reasons": []})
+        reason = "the engine process is gone"
+    report = {
+        "reasons": [] if reason is None else [reason],
+        "heartbeat_age_s": round(heartbeat.age_s, 3),
+        "heartbeat_limit_s": round(heartbeat.limit_s, 3),
+    }
+    if reason is not None:
+        return json({"status": "dead", **report}, status=503)
+    return json({"status": "alive", **report})
 
 
-@get(["/readyz", "/health"], opt=ALWAYS)
+@get(["/readyz", "/health"], opt=ALWAYS | PUBLIC)
 async def readyz(service: Injected) -> Response[bytes]:
     reasons = service.reasons_not_ready()
     if reasons:
@@ -48,19 +58,19 @@ async def readyz(service: Injected) -> Response[bytes]:
     return json({"status": "ready", "reasons": []})
 
 
-@get("/startupz", opt=ALWAYS)
+@get("/startupz", opt=ALWAYS | PUBLIC)
 async def startupz(service: Injected) -> Response[bytes]:
     """200 once it has been ready: from then on, /readyz and /livez are to be asked."""
-    started = service.lifecycle.state in ("ready", "draining")
+    started = service.lifecycle.state == "ready" or service.lifecycle.going_down
     return json(service.lifecycle.report(), status=200 if started else 503)
 
 
-@get("/version", opt=ALWAYS)
+@get("/version", opt=ALWAYS | ADMIN)
 async def version(service: Injected) -> Response[bytes]:
     return json({"version": __version__, "deployment": service.config.name})
 
 
-@get("/v1/servekit/plan")
+@get("/v1/servekit/plan", opt=ADMIN)
 async def plan(service: Injected) -> Response[bytes]:
     """What was planned beside what was measured after start-up."""
     info = service.engine.info

@@ -7,31 +7,32 @@ progress of it. SIGTERM or an interrupt drains; a second one ends the process at
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import uvicorn
 import uvloop
 
 from servekit.config.schema import Config
 from servekit.engine.client import EngineClient
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import Caller, Ready, Sampling, Stats
-from servekit.errors import EngineDied, NotReady, ServekitError, SourceError
+from servekit.errors import EngineDied, NotReady, SourceError
 from servekit.model.sources import fetch
 from servekit.model.tokenizer import load_tokenizer
 from servekit.planner.plan import Plan
-from servekit.server.app import build_app
+from servekit.server.entrance import check_entrance
 from servekit.server.errors import error_of
 from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.observe import loaded, metrics_of
 from servekit.server.pinned import pinned_tokens
+from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
 from servekit.telemetry.exporters import exporter_of
@@ -41,36 +42,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-LAST_EVENTS_S = 2.0
-"""How long clients may take to be given the last event of a stream that is cut short."""
 FAILURE_SHOWN_S = 1.0
 """How long /startupz tells of a failed start before the process ends."""
 GIB = 1 << 30
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Raises ServekitError with a sentence if the address cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise ServekitError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another "
-            "server.port=... (0 takes a free one) or server.host=..., or stop what uses it"
-        ) from None
-    return listener
-
-
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
-    """Serves until it is told to stop; the exit code. Raises ServekitError without a port."""
+    """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
+    ConfigError where nobody said that everyone may come in."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    listener = listen(config.server.host, config.server.port)
+    check_entrance(config)
+    sockets = listeners(config.server)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Deployment(config, plan, listener, as_json).run())
+        return runner.run(Deployment(config, plan, sockets, as_json).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,43 +64,25 @@ class Unstarted:
     state: str = "loading"
     info: Ready | None = None
     stats: Stats | None = None
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(math.inf))
 
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream:
         raise NotReady("the engine is not started yet")
 
 
-class Server(uvicorn.Server):
-    """Leaves signals to the deployment, which drains before it closes the port."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Deployment:
     """What is running, and the steps of its life."""
 
-    def __init__(self, config: Config, plan: Plan, listener: socket.socket, as_json: bool) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, sockets: list[socket.socket], as_json: bool
+    ) -> None:
         self.config, self.plan, self.as_json = config, plan, as_json
-        self.listener = listener
-        host, port = listener.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self.exporter = exporter_of(config)
         self.metrics = metrics_of(config, plan, self.exporter, lambda: self.service.snapshot())
         self.lifecycle = Lifecycle()
         self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
         self.engine: EngineClient | None = None
-        self.server = Server(
-            uvicorn.Config(
-                build_app(self.service, self.exporter),
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=int(LAST_EVENTS_S),
-            )
-        )
+        self.ports = Ports(sockets, self.service, self.exporter)
         self.stop_asked = asyncio.Event()
         self.terminal: Terminal = terminal()
 
@@ -124,13 +90,15 @@ class Deployment:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.on_signal, number)
-        serving = asyncio.create_task(self.server.serve(sockets=[self.listener]))
-        self.terminal.say(f"listening on {self.url}, loading {self.config.model.name}")
+        serving = asyncio.create_task(self.ports.serve())
+        self.terminal.say(f"listening on {self.ports.url}, loading {self.config.model.name}")
+        if self.config.server.admin_port is not None:
+            self.terminal.say(f"health, metrics and plan on {self.ports.admin_url}")
         try:
             return await self.live()
         finally:
             self.terminal.close()
-            self.server.should_exit = True
+            self.ports.close()
             await serving
             if self.engine is not None:
                 await self.engine.stop()
@@ -157,7 +125,9 @@ class Deployment:
             if error := starting.exception():
                 return await self.fail(error)
             await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return await (self.drain() if stopping.done() else self.mourn())
+            if stopping.done():
+                await self.leave(watching)
+            return await (self.mourn() if watching.done() else self.drain())
         finally:
             for task in (starting, watching, stopping):
                 task.cancel()
@@ -194,7 +164,11 @@ class Deployment:
                 self.lifecycle.progress(progress.phase, progress.done, progress.total)
             if self.lifecycle.state != "failed":
                 self.terminal.show(self.lifecycle.phases)
+            stopped = self.service.engine.heartbeat.stopped
             await asyncio.sleep(POLL_S)
+            # looked at twice: it may have been this process that stood still
+            if stopped and (why := self.service.engine.heartbeat.stopped) and self.engine:
+                self.engine.give_up(why)
 
     def compare(self, info: Ready) -> None:
         """Planned beside measured, and how to say the first word."""
@@ -207,12 +181,13 @@ class Deployment:
             f"GiB; KV cache: planned {self.plan.kv.capacity_tokens:,} tokens, measured "
             f"{info.capacity_tokens:,} tokens"
         )
-        self.terminal.say(f"ready: {self.config.model.name} on {self.url}", style="bold green")
+        url = self.ports.url
+        self.terminal.say(f"ready: {self.config.model.name} on {url}", style="bold green")
         chat = self.service.loaded.has_chat_template
-        self.terminal.say(curl_line(self.url, self.config.model.name, chat=chat))
+        self.terminal.say(curl_line(url, self.config.model.name, chat=chat))
         if self.as_json:
-            ready = {"event": "ready", "url": self.url, "model": self.config.model.name}
-            print(json.dumps(ready), flush=True)
+            ready = {"event": "ready", "url": url, "admin_url": self.ports.admin_url}
+            print(json.dumps({**ready, "model": self.config.model.name}), flush=True)
 
     async def fail(self, error: BaseException) -> int:
         """Start-up went wrong; says so at the terminal and at /startupz."""
@@ -223,6 +198,13 @@ class Deployment:
         self.terminal.say(f"servekit: {ours.message}", style="bold red")
         await asyncio.sleep(FAILURE_SHOWN_S)
         return ours.exit_code
+
+    async def leave(self, dying: asyncio.Task[None]) -> None:
+        """Unready, and serving until those who send requests know; not longer than the engine."""
+        wait_s = self.config.server.propagation_s
+        self.lifecycle.leave()
+        log.info("leaving: new requests are served for %g s more", wait_s)
+        await asyncio.wait({dying}, timeout=wait_s)
 
     async def drain(self) -> int:
         """No new requests; those that run may finish until the deadline, then are told."""

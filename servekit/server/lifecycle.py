@@ -1,6 +1,8 @@
 """From the first byte fetched to the last stream drained: where a server is, and what that means.
 
-fetch ▶ start ▶ load ▶ warmup ▶ ready ▶ draining        failed: at any point
+fetch ▶ start ▶ load ▶ warmup ▶ ready ▶ leaving ▶ draining        failed: at any point
+
+Who leaves still serves, and says that it should not be asked any more; who drains refuses.
 """
 
 import math
@@ -10,7 +12,7 @@ from typing import Any, Literal
 
 from servekit.errors import NotReady, ServekitError
 
-State = Literal["loading", "ready", "draining", "failed"]
+State = Literal["loading", "ready", "leaving", "draining", "failed"]
 
 MAX_RETRY_AFTER_S = 30
 UNITS = dict.fromkeys(("fetch", "unpack", "verify", "load"), "bytes")
@@ -70,8 +72,15 @@ class Lifecycle:
             self.phase.done = self.phase.total
         self.state = "ready"
 
+    def leave(self) -> None:
+        self.state = "leaving"
+
     def drain(self) -> None:
         self.state = "draining"
+
+    @property
+    def going_down(self) -> bool:
+        return self.state in ("leaving", "draining")
 
     def fail(self, error: ServekitError) -> None:
         self._end_phase(time.monotonic())
@@ -83,7 +92,7 @@ class Lifecycle:
 
     def ensure_ready(self) -> None:
         """Raises what a request gets that cannot be served now."""
-        if self.state == "ready":
+        if self.state in ("ready", "leaving"):
             return
         if self.state == "failed":
             assert self.error is not None

@@ -40,6 +40,17 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Both ends are allowed, but for top_p, which must be above zero. 0 and -1 switch top_k off."""
 
+DEFAULT_SAMPLING: dict[str, float | int | str] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "origin": "the OpenAI API; generation_config.json of the model is not read",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -80,6 +91,12 @@ def check_fields(body: ChatRequest | CompletionRequest) -> None:
     if body.stream_options is not None and not body.stream:
         raise RequestError(
             "stream_options is for streams; set stream or leave it out", param="stream_options"
+        )
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise RequestError(
+            "continuous_usage_stats needs include_usage: true",
+            param="/stream_options/continuous_usage_stats",
         )
     _check_stops(body)
     if isinstance(body, ChatRequest):

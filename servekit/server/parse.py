@@ -1,7 +1,7 @@
 """A request body becomes a struct, or an error that points at what is wrong with it.
 
 No field is dropped without a word: one that would have shaped the answer is refused, any other that
-has no effect is named in the `servekit-ignored-fields` header of the answer.
+has no effect is named in the answer (`ignored`).
 """
 
 import re
@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from servekit.errors import RequestError, UnsupportedField, UnsupportedMedia
+from servekit.server.ignored import IGNORED_FIELDS_HEADER, listed, printable, unknown_inside
 
-IGNORED_FIELDS_HEADER = "servekit-ignored-fields"
 JSON_TYPES = ("", "application/json")
 """No content type at all is taken for JSON; `curl -d` without a header says form data."""
 
@@ -28,6 +28,7 @@ CONSTRAINTS = frozenset(
         *("prompt_logprobs", "prompt_embeds", "chat_template", "truncate_prompt_tokens"),
         *("logprob_token_ids", "reasoning_effort", "thinking_token_budget", "cache_salt"),
         *("typical_p", "mirostat", "logits_processors"),
+        *("extra_body", "extra_args", "vllm_xargs", "nvext", "sampling_params"),
         *("prompt", "messages", "max_completion_tokens", "top_logprobs"),
     }
 )
@@ -54,6 +55,18 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
 
 REFUSED = CONSTRAINTS | HARMLESS.keys()
 
+CONSTRAINT_LIKE = re.compile(r"guided_|structured_|.*(grammar|schema|regex)")
+"""Names that nobody has listed, and that ask for output of a form."""
+
+INSTEAD = {
+    "guided_json": "response_format",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "structured_outputs": "response_format",
+    "json_schema": "response_format",
+}
+"""Where a route of ours takes the same under another name, the error says which."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed(Generic[Struct]):
@@ -64,7 +77,7 @@ class Parsed(Generic[Struct]):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {IGNORED_FIELDS_HEADER: ", ".join(self.ignored)} if self.ignored else {}
+        return {IGNORED_FIELDS_HEADER: listed(self.ignored)} if self.ignored else {}
 
 
 @lru_cache
@@ -88,31 +101,34 @@ def parse(body: bytes, content_type: str, kind: type[Struct]) -> Parsed[Struct]:
         unknown = [name for name in given if name not in kind.__struct_fields__]
         effective = [name for name in unknown if bytes(given[name]) != b"null"]
         for name in effective:
-            if name in REFUSED:
-                _refuse_unless_harmless(name, given[name])
+            if is_refused(name):
+                _refuse_unless_harmless(name, given[name], kind)
+        inside = unknown_inside(given, kind)
     except msgspec.ValidationError as error:
         raise _schema_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {error}", param="") from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", param="") from None
-    ignored = tuple(_printable(name) for name in effective if name not in REFUSED)
-    return Parsed(body=parsed, ignored=ignored)
+    ignored = [name for name in effective if not is_refused(name)]
+    return Parsed(body=parsed, ignored=(*ignored, *inside))
 
 
-def _refuse_unless_harmless(name: str, given: msgspec.Raw) -> None:
+def is_refused(name: str) -> bool:
+    return name in REFUSED or CONSTRAINT_LIKE.match(name) is not None
+
+
+def _refuse_unless_harmless(name: str, given: msgspec.Raw, kind: type[msgspec.Struct]) -> None:
     if (allowed := HARMLESS.get(name)) and msgspec.json.decode(given) in allowed:
         return
+    instead = INSTEAD.get(name)
+    known = instead in kind.__struct_fields__
     raise UnsupportedField(
-        f"{name} is not supported by this release on this route, and leaving it out would change "
-        "the answer; send the request without it",
-        param=name,
+        f"{printable(name)} is not supported by this release on this route, and leaving it out "
+        f"would change the answer; send {instead if known else 'the request'} "
+        f"{'instead' if known else 'without it'}",
+        param=printable(name),
     )
-
-
-def _printable(name: str) -> str:
-    """A name from the client as a header value: ASCII, no separators, not endless."""
-    return re.sub(r"[^\w.\-]", "?", name, flags=re.ASCII)[:64]
 
 
 def _schema_error(message: str) -> RequestError:

@@ -1,6 +1,7 @@
 """The OpenAI routes, and two that show the tokenizer at work."""
 
 import time
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,15 +11,18 @@ from litestar.params import FromPath
 
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
-from servekit.server import limits
-from servekit.server.chat import ChatStyle, chat_job, chat_tokens
+from servekit.server import ignored, limits
+from servekit.server.access import INFERENCE
+from servekit.server.chat import ChatStyle, chat_job
+from servekit.server.chat_prompt import chat_roles, chat_tokens, unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.connection import EventStream, while_connected
+from servekit.server.deadline import HEADER, deadline
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.parse import Parsed, parse
 from servekit.server.service import Service
-from servekit.server.stream import Style, TokenNames, collect, events, new_id
+from servekit.server.stream import Beside, Style, TokenNames, collect, events, new_id
 from servekit.server.wire import (
     ChatRequest,
     CompletionRequest,
@@ -36,8 +40,14 @@ AnyRequest = Request[Any, Any, Any]
 AnyResponse = Response[Any]
 
 
-async def read(request: AnyRequest, kind: type[Struct]) -> Parsed[Struct]:
-    return parse(await request.body(), request.content_type[0], kind)
+async def read(request: AnyRequest, service: Service, kind: type[Struct]) -> Parsed[Struct]:
+    """The body, with the names of what has no effect; where that is refused, an error."""
+    asked = parse(await request.body(), request.content_type[0], kind)
+    asked = replace(asked, ignored=(*asked.ignored, *unread_by_template(asked.body, service)))
+    header = request.headers.get(ignored.UNKNOWN_FIELDS_HEADER)
+    if ignored.way_of(header, service.config.server.unknown_fields) == "refuse":
+        ignored.refuse(asked.ignored)
+    return asked
 
 
 async def respond(
@@ -45,10 +55,10 @@ async def respond(
 ) -> AnyResponse:
     """A stream or an answer; both end the moment the client goes."""
     fields: SamplingFields = asked.body
+    job = replace(job, deadline=deadline(request.headers.get(HEADER), job.arrived))
     if fields.stream:
         service.admit(job.size)
-        usage = wants_usage(fields)
-        return EventStream(events(service, job, style, usage), headers=asked.headers)
+        return EventStream(events(service, job, style), headers=asked.headers)
     answer = await while_connected(request.receive, collect(service, job, style))
     return json(answer, headers=asked.headers)
 
@@ -57,14 +67,10 @@ def caller_of(request: AnyRequest, service: Service, fields: SamplingFields) -> 
     return service.callers.caller(request.headers.get("authorization"), fields)
 
 
-def wants_usage(fields: SamplingFields) -> bool:
-    return bool(fields.stream_options and fields.stream_options.include_usage)
-
-
-@post("/v1/chat/completions", status_code=200)
+@post("/v1/chat/completions", status_code=200, opt=INFERENCE)
 async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
-    asked = await read(request, ChatRequest)
+    asked = await read(request, service, ChatRequest)
     service.check_model(asked.body.model)
     job = await chat_job(asked.body, service, arrived, caller_of(request, service, asked.body))
     style = ChatStyle(
@@ -74,15 +80,15 @@ async def chat_completions(request: AnyRequest, service: Injected) -> AnyRespons
         names=TokenNames(service.loaded),
         n=job.n,
         logprobs=bool(asked.body.logprobs),
-        with_usage=wants_usage(asked.body),
+        beside=Beside.of(asked.body),
     )
     return await respond(request, service, asked, job, style)
 
 
-@post("/v1/completions", status_code=200)
+@post("/v1/completions", status_code=200, opt=INFERENCE)
 async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
     arrived = time.monotonic()
-    asked = await read(request, CompletionRequest)
+    asked = await read(request, service, CompletionRequest)
     service.check_model(asked.body.model)
     caller = caller_of(request, service, asked.body)
     job = await completion_job(asked.body, service, arrived, caller)
@@ -93,14 +99,14 @@ async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
         names=TokenNames(service.loaded),
         echoes=echoes(asked.body, service),
         logprobs=asked.body.logprobs is not None,
-        with_usage=wants_usage(asked.body),
+        beside=Beside.of(asked.body),
     )
     return await respond(request, service, asked, job, style)
 
 
-@post("/tokenize", status_code=200)
+@post("/tokenize", status_code=200, opt=INFERENCE)
 async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
-    asked = await read(request, TokenizeRequest)
+    asked = await read(request, service, TokenizeRequest)
     body = asked.body
     if body.model is not None:
         service.check_model(body.model)
@@ -114,9 +120,9 @@ async def tokenize(request: AnyRequest, service: Injected) -> AnyResponse:
     return json(answer, headers=asked.headers)
 
 
-@post("/detokenize", status_code=200)
+@post("/detokenize", status_code=200, opt=INFERENCE)
 async def detokenize(request: AnyRequest, service: Injected) -> AnyResponse:
-    asked = await read(request, DetokenizeRequest)
+    asked = await read(request, service, DetokenizeRequest)
     body = asked.body
     if body.model is not None:
         service.check_model(body.model)
@@ -131,15 +137,17 @@ def model_card(service: Service) -> ModelCard:
         created=service.created,
         root=service.config.model.source,
         max_model_len=service.room.max_model_len,
+        roles=chat_roles(service.loaded),
+        default_sampling=limits.DEFAULT_SAMPLING,
     )
 
 
-@get("/v1/models")
+@get("/v1/models", opt=INFERENCE)
 async def models(service: Injected) -> AnyResponse:
     return json(ModelList(data=[model_card(service)]))
 
 
-@get("/v1/models/{name:path}")
+@get("/v1/models/{name:path}", opt=INFERENCE)
 async def model(name: FromPath[str], service: Injected) -> AnyResponse:
     """A name may have slashes in it, so it takes the rest of the path."""
     service.check_model(name.removeprefix("/"))

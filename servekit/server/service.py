@@ -19,8 +19,10 @@ from servekit.errors import (
 )
 from servekit.server.caller import Callers
 from servekit.server.generate import Engine, Generation, Job
+from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.metrics import Metrics, Reading
@@ -39,6 +41,8 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat_template(self) -> bool: ...
+    @property
+    def template_names(self) -> frozenset[str]: ...
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def token_bytes(self, token_id: int, skip_special_tokens: bool = True) -> bytes: ...
@@ -63,9 +67,14 @@ class Service:
     lifecycle: Lifecycle
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
-    callers: Callers = field(default_factory=Callers)
+    callers: Callers = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where keys are configured and cannot be read."""
+        source = self.config.server.api_keys
+        self.callers = Callers(None if source is None else KeyRing(source))
 
     def ensure_ready(self) -> None:
         self.lifecycle.ensure_ready()
@@ -81,7 +90,9 @@ class Service:
             self.ensure_ready()
         except ServekitError as error:
             return [error.message]
-        return []
+        return reasons_to_send_elsewhere(
+            self.lifecycle, self.engine.heartbeat, self.engine.stats, self.config.scheduler
+        )
 
     @property
     def loaded(self) -> Tokenizer:
@@ -119,7 +130,7 @@ class Service:
         tokenizer = self.loaded
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
-        continues = isinstance(body, CompletionRequest)
+        continues = isinstance(body, CompletionRequest) or bool(body.continue_final_message)
 
         def new_answer() -> Answer:
             return Answer(

@@ -2,64 +2,112 @@
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
 from servekit.engine.messages import TokenLogprobs
+from servekit.errors import ServekitError
 from servekit.server.errors import error_body, error_of
-from servekit.server.generate import Job
+from servekit.server.generate import Job, Taken
 from servekit.server.service import Service, Tokenizer
 from servekit.server.text import Piece, Scored
-from servekit.server.wire import TokenLogprob, TopLogprob, Usage
+from servekit.server.wire import (
+    SamplingFields,
+    StreamOptions,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 
 log = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients of server-sent events do not see."""
+
 LOWEST_LOGPROB = -9999.0
 """Minus infinity is not JSON."""
 
 encode = msgspec.json.Encoder().encode
 
 
+Chunk = msgspec.Struct | dict[str, Any]
+
+
 class Style(Protocol):
-    """How a route words what a generation says."""
+    """How a route words what a generation says, and how its stream is framed."""
 
-    def opening(self) -> Iterable[msgspec.Struct]: ...
-    def chunks(self, index: int, piece: Piece) -> Iterable[msgspec.Struct]: ...
-    def usage_chunk(self, usage: Usage) -> msgspec.Struct: ...
-    def answer(self, answers: list[list[Piece]], usage: Usage) -> msgspec.Struct: ...
+    framing: ClassVar["Framing"]
+
+    def opening(self) -> list[Chunk]: ...
+    def chunks(self, index: int, piece: Piece, usage: Usage | None) -> Iterable[Chunk]:
+        """`usage` so far, if `usage_so_far` asks for it."""
+        ...
+
+    @property
+    def usage_so_far(self) -> bool: ...
+    def closing(self, taken: Taken) -> list[Chunk]: ...
+    def failed(self, error: ServekitError) -> list[Chunk]: ...
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> msgspec.Struct: ...
 
 
-def event(chunk: object) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How chunks are server-sent events, and what comes after the last."""
+
+    event: Callable[[Any], bytes]
+    end: bytes
+
+
+def data_event(chunk: object) -> bytes:
     return b"data: " + encode(chunk) + b"\n\n"
 
 
-async def events(
-    service: Service, job: Job, style: Style, include_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """Chunks, then `[DONE]`. Raises what goes wrong before the first chunk; afterwards the status
-    has been sent, and an error is a chunk too."""
-    begun = False
+def error_chunk(error: ServekitError) -> list[Chunk]:
+    return [error_body(error)]
+
+
+CHUNKS = Framing(data_event, DONE)
+"""Of chat and completions."""
+
+
+async def told(service: Service, job: Job, style: Style) -> AsyncGenerator[list[Chunk], None]:
+    """The chunks of a generation, those together that came together.
+
+    The first come with the first token, or once there is none for so long that something must be
+    said: until then what goes wrong is raised, and has a status of its own. Afterwards an error is
+    a chunk too. No chunks mean that nothing has come for server.keepalive_s.
+    """
+    begun, opening = False, style.opening()
     try:
         async with service.generation(job) as generation:
             await generation.let_in()
-            begun = True
-            if opening := b"".join(map(event, style.opening())):
-                yield opening
-            async for said in generation.pieces():
-                yield b"".join(
-                    event(chunk) for index, piece in said for chunk in style.chunks(index, piece)
-                )
-            if include_usage:
-                yield event(style.usage_chunk(generation.usage()))
+            async for said in generation.pieces(service.config.server.keepalive_s):
+                usage = generation.usage() if style.usage_so_far else None
+                chunks = [c for index, piece in said for c in style.chunks(index, piece, usage)]
+                begun = True
+                yield opening + chunks
+                opening = []
+            if closing := style.closing(generation.taken()):
+                yield closing
     except Exception as error:
         if not begun:
             raise
-        yield event(error_body(error_of(error)))
-    yield DONE
+        yield style.failed(error_of(error))
+
+
+async def events(service: Service, job: Job, style: Style) -> AsyncGenerator[bytes, None]:
+    """The same as server-sent events, with their end."""
+    event, end = style.framing.event, style.framing.end
+    async with aclosing(told(service, job, style)) as parts:
+        async for chunks in parts:
+            yield b"".join(map(event, chunks)) if chunks else KEEP_ALIVE
+    if end:
+        yield end
 
 
 async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
@@ -69,7 +117,38 @@ async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
         async for said in generation.pieces():
             for index, piece in said:
                 answers[index].append(piece)
-        return style.answer(answers, generation.usage())
+        return style.answer(answers, generation.taken())
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a stream of chunks and an answer say beside the text.
+
+    With `usage`, every chunk has one, null but in the last; `so_far`: in the others too.
+    """
+
+    usage: bool = False
+    so_far: bool = False
+    timings: bool = False
+
+    @classmethod
+    def of(cls, body: SamplingFields) -> Self:
+        """Timings come with the usage, so asking for them asks for both."""
+        options = body.stream_options or StreamOptions()
+        timings = bool(body.timings)
+        return cls(
+            usage=timings or bool(options.include_usage),
+            so_far=bool(options.continuous_usage_stats),
+            timings=timings,
+        )
+
+    def fields(self, usage: Usage | None) -> dict[str, Any]:
+        """Of a chunk."""
+        return {"usage": usage} if self.usage else {}
+
+    def last_fields(self, taken: Taken) -> dict[str, Any]:
+        """Of the last chunk, or an answer."""
+        return {"usage": taken.usage, **({"timings": taken.timings} if self.timings else {})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,18 @@ ListOrOne = list[str] | str
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
+    """`continuous_usage_stats` puts what was used so far on every chunk."""
+
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that chat and completions share.
 
-    The last two are for the scheduler: a lower `priority` goes first where scheduler.order is
-    priority, and nobody waits for what is of class batch.
+    `timings` asks for Timings beside the usage. The last two are for the scheduler: a lower
+    `priority` goes first where scheduler.order is priority, and nobody waits for what is of class
+    batch.
     """
 
     model: str
@@ -45,6 +49,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    timings: bool | None = None
     priority: int | None = None
     slo_class: SloClass | None = None
 
@@ -58,13 +63,17 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
-    """`messages` go to the chat template with every key that they have."""
+    """`messages` go to the chat template with every key that they have.
+
+    `continue_final_message`: the last of them is the beginning of the answer, which goes on.
+    """
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -76,6 +85,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -103,6 +113,19 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Of the answer that ended last, in milliseconds: until it had a seat, from there to its first
+    token, from that to its last, and all since the request came. Of all answers: prompt tokens that
+    were cached, and how often one lost its seat. Null: it had none yet."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float
+    total_ms: float
+    cached_tokens: int
+    preemptions: int
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -150,6 +173,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +197,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -195,15 +220,21 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """`roles` are those whose text the chat template puts into the prompt, none without one;
+    `default_sampling` is what holds where a request says nothing, and where that comes from."""
+
     id: str
     object: str = "model"
     created: int
     owned_by: str = "servekit"
     root: str
     max_model_len: int
+    roles: list[str]
+    default_sampling: dict[str, float | int | str]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,9 +113,7 @@ def test_a_recipe_of_the_user_may_build_on_one_of_ours(mine: Path) -> None:
 
 def test_config_dir_adds_a_group_option(mine: Path) -> None:
     (mine / "server").mkdir()
-    (mine / "server" / "odd.yaml").write_text(
-        "host: 127.0.0.9\nport: 9\ndrain_s: 0\nmax_body_mib: 1\n"
-    )
+    (mine / "server" / "odd.yaml").write_text("defaults: [local, _self_]\nhost: 127.0.0.9\n")
     assert load(["server=odd"], str(mine)).config.server.host == "127.0.0.9"
 
 

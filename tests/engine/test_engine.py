@@ -7,6 +7,7 @@ import pytest
 import torch
 from msgspec.structs import asdict
 
+from servekit.engine.heartbeat import BEAT_S
 from servekit.engine.local import LocalEngine
 from servekit.engine.messages import Abort, Caller, Pin, Sampling, Stop
 from servekit.engine.sampler import NOT_FINITE
@@ -261,7 +262,7 @@ def test_an_idle_engine_waits_and_a_busy_one_does_not():
     engine.generate([[1]], [greedy(2)])
     engine.core.step()
     engine.core.step()
-    assert waits == [None, 0.0, 0.0, None]
+    assert waits == [BEAT_S, 0.0, 0.0, BEAT_S]
 
 
 def test_stop_ends_the_loop():

@@ -88,7 +88,7 @@ def test_of_two_blocks_with_one_content_the_first_stays_known():
     assert pool.find(b"same") == first
     pool.give_back([second])
     pool.check([[first]])
-    assert pool.num_cached == 1
+    assert len(pool.block_of) == 1
 
 
 def test_check_names_a_block_whose_holder_is_unknown():

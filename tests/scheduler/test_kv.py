@@ -255,4 +255,4 @@ def test_without_prefix_caching_nothing_is_found_or_kept():
     kv = blocks(prefix_caching=False)
     kv.release(seated(kv, 1, [*SYSTEM, 1]))
     assert asked(kv, [*SYSTEM, 1]).tokens == 0
-    assert kv.pool.num_cached == 0
+    assert kv.cache.index.num_cached == 0

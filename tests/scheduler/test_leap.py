@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from servekit.scheduler.batch import Outcome
+from servekit.scheduler.chains import Chain
 from servekit.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_executor import VOCAB, FakeExecutor, make_scheduler, request
 from tests.scheduler.traffic import Linear
@@ -27,13 +28,20 @@ RULES = st.fixed_dictionaries(
 )
 
 
+def told(chain: Chain) -> list[Any]:
+    owner = chain.owner.id if chain.owner else None
+    where = [chain.head, chain.first, chain.tokens, chain.blocks, chain.ever, chain.offers]
+    return [*where, owner, chain.computing, chain.prompt_end, chain.tail, chain.tail_end]
+
+
 def books(scheduler: Scheduler) -> list[Any]:
     """All that later decisions rest on."""
     kv, pool, pace = scheduler.kv, scheduler.kv.pool, scheduler.pace
     held = [(r.id, r.tokens, r.tables, r.sealed, r.computed) for r in scheduler.running]
-    blocks = [pool.empty, pool.evictable, pool.holders, pool.block_of, pool.content]
+    blocks = [pool.empty, pool.evictable, pool.holders, pool.block_of]
+    known = [told(it) if isinstance(it, Chain) else it for it in pool.content]
     learnt = [pace.step_s, pace.decoding.steps, pace.decoding.log]
-    return [held, blocks, kv.cache.siblings.after, kv.cache.merged_total, learnt]
+    return [held, blocks, known, kv.cache.siblings.after, kv.cache.merged_total, learnt]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

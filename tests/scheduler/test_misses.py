@@ -86,9 +86,10 @@ def test_every_prompt_token_is_found_or_missed(prompts, num_blocks, caching):
 def test_old_ghosts_are_forgotten():
     kv = blocks(num_blocks=4)
     misses = kv.cache.misses
-    misses.remembered = 3
+    misses.remembered = kv.cache.chains.remembered = 3
     served(kv, [*SYSTEM, 1])
     for number in range(9):
         served(kv, [number] * 9)
     assert sum(map(len, misses.ghosts + misses.older_ghosts)) <= 2 * 4 + 4
+    assert kv.cache.chains.num_gone <= 3
     assert served(kv, [*SYSTEM, 1]) == {"first_seen": 8, "unaligned": 1}

@@ -41,6 +41,19 @@ def test_a_last_prompt_token_that_is_left_for_a_step_of_its_own_gives_the_first_
     assert asked.first_token_at == 3.0
 
 
+def test_a_first_token_and_an_end_say_how_long_the_queue_and_the_prompt_took():
+    scheduler, executor = make_scheduler(budget=4), FakeExecutor(4)
+    asked = request(1, prompt=9, max_tokens=3)
+    asked.arrived = 0.5
+    scheduler.add(asked)
+    told = []
+    for now in (1.0, 2.0, 4.0, 5.0, 6.0):
+        batch = scheduler.plan(now)
+        gains = scheduler.commit(batch, executor.run(batch), now)
+        told += [(one.queue_s, one.prefill_s, one.finish) for one in gains.others]
+    assert told == [(0.5, 3.0, None), (0.5, 3.0, "length")]
+
+
 def test_a_running_request_decodes_before_another_prompt_gets_the_rest_of_the_budget():
     scheduler, executor = make_scheduler(budget=4), FakeExecutor(4)
     scheduler.add(request(1, prompt=3))

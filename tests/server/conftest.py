@@ -2,11 +2,11 @@
 
 import asyncio
 import codecs
+import math
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,13 @@ import pytest
 import uvicorn
 
 from servekit.config.schema import Config
+from servekit.engine.heartbeat import Heartbeat
 from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats, TokenLogprobs
 from servekit.errors import EngineDied, TemplateError
 from servekit.server.app import build_app
 from servekit.server.lifecycle import Lifecycle
+from servekit.server.ports import Server, bounds_of
+from servekit.server.protocol import BoundedConfig
 from servekit.server.service import Service
 from servekit.telemetry.exporters import exporter_of
 from servekit.telemetry.metrics import Metrics
@@ -54,6 +57,7 @@ class ByteTokenizer:
     eos_ids = frozenset({EOS, END})
 
     has_chat_template = True
+    template_names = frozenset({"role", "content"})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
@@ -82,8 +86,22 @@ class ByteTokenizer:
         return said + "assistant: " * add_generation_prompt
 
 
+class Telling:
+    """A stream of deltas that one iterates over, for those who listen."""
+
+    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
+        self.telling = asyncio.ensure_future(self._tell(hear))
+
+    async def _tell(self, hear: Callable[[Delta | Exception], None]) -> None:
+        try:
+            async for delta in self:  # type: ignore[attr-defined]
+                hear(delta)
+        except Exception as error:
+            hear(error)
+
+
 @dataclass
-class FakeStream:
+class FakeStream(Telling):
     engine: "FakeEngine"
     prompt: list[int]
     sampling: Sampling
@@ -141,6 +159,9 @@ class FakeStream:
                 finish=("length" if stop is None else "stop") if last else None,
                 stop_token=stop,
                 cached_tokens=self.engine.cached_tokens,
+                preemptions=self.engine.preemptions,
+                queue_s=0.25,
+                prefill_s=0.5,
             )
             if last:
                 return
@@ -176,12 +197,16 @@ class FakeEngine:
         )
     )
     stats: Stats | None = None
+    heartbeat: Heartbeat = field(
+        default_factory=lambda: Heartbeat(math.inf, loading=False, heard_at=math.inf)
+    )
     script: Callable[[list[int], Sampling], list[int]] = field(
         default_factory=lambda: says("Hello, world!")
     )
     step_s: float = 0.0
     tokens_per_step: int = 1
     cached_tokens: int = 0
+    preemptions: int = 0
     refusal: tuple[str, str, float | None] | None = None
     events: list[Event] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
@@ -226,11 +251,6 @@ class Running:
         return httpx.Client(base_url=self.url, timeout=10.0, **options)
 
 
-class QuietServer(uvicorn.Server):
-    def capture_signals(self) -> Any:
-        return nullcontext()
-
-
 @pytest.fixture(scope="session")
 def start_server() -> Iterator[Callable[..., Running]]:
     started: list[tuple[uvicorn.Server, threading.Thread]] = []
@@ -240,7 +260,8 @@ def start_server() -> Iterator[Callable[..., Running]]:
         service, app = make_service(engine, config or tiny_config())
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        server = QuietServer(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        options = {"log_level": "error", "timeout_graceful_shutdown": 1}
+        server = Server(BoundedConfig(app, bounds_of(service), **options))
         loops: list[asyncio.AbstractEventLoop] = []
 
         async def serve() -> None:

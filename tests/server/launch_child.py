@@ -1,6 +1,7 @@
 """A whole server process over a scripted engine, for tests of its life: `launch_child.py MODE`."""
 
 import asyncio
+import json
 import sys
 import time
 from pathlib import Path
@@ -59,7 +60,9 @@ launch.load_tokenizer = lambda path, template: ByteTokenizer()  # type: ignore[a
 
 if __name__ == "__main__":
     port, drain_s = int(sys.argv[2]), float(sys.argv[3])
-    config = tiny_config(server={"port": port, "drain_s": drain_s})
+    groups = json.loads(sys.argv[4])
+    groups["server"] |= {"port": port, "drain_s": drain_s}
+    config = tiny_config(**groups)
     try:
         code = launch.launch(config, plan(config), as_json=False)
     except ServekitError as error:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,13 +25,16 @@ CHAT = "/v1/chat/completions"
 class Child:
     """A server process; `said` is what it wrote to stderr so far."""
 
-    def __init__(self, mode: str, port: int, drain_s: float) -> None:
+    def __init__(
+        self, mode: str, port: int, drain_s: float, server: dict[str, Any] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 str(ROOT / "tests/server/launch_child.py"),
                 mode,
                 *map(str, (port, drain_s)),
+                json.dumps({"server": server or {}}),
             ],
             stderr=subprocess.PIPE,
             text=True,

@@ -21,9 +21,9 @@ def in_state(server: Running) -> Iterator[Callable[[str], None]]:
         server.service.lifecycle = Lifecycle()
         if name == "loading":
             server.service.lifecycle.progress("fetch", 12_000_000, 98_000_000)
-        elif name == "draining":
+        elif name in ("leaving", "draining"):
             server.service.lifecycle.become_ready()
-            server.service.lifecycle.drain()
+            server.service.lifecycle.state = name  # type: ignore[assignment]
         elif name == "failed":
             server.service.lifecycle.fail(SourceError("no such file"))
         else:
@@ -39,6 +39,7 @@ def in_state(server: Running) -> Iterator[Callable[[str], None]]:
     [
         ("loading", 200, 503, 503, 503),
         ("ready", 200, 200, 200, 200),
+        ("leaving", 200, 503, 200, 200),
         ("draining", 200, 503, 200, 503),
         ("failed", 200, 503, 503, 503),
         ("dead", 503, 503, 200, 503),

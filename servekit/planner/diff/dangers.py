@@ -46,6 +46,14 @@ def _becomes(value: Any) -> Test:
     return lambda before, after: before != after and after == value
 
 
+def _gone(before: Any, after: Any) -> bool:
+    return before is not None and after is None
+
+
+def _comes(before: Any, after: Any) -> bool:
+    return before is None and after is not None
+
+
 def _opened(before: Any, after: Any) -> bool:
     return before in LOOPBACK and after not in LOOPBACK
 
@@ -107,9 +115,16 @@ RULES = (
         unless="hardware.name",
     ),
     Danger("server.host", _opened, "it listens beyond this machine"),
+    Danger("server.api_keys", _gone, "nobody is asked for a key any more"),
+    Danger("server.api_keys", _comes, "clients without a key get 401"),
+    Danger("server.tls_cert", _gone, "prompts and keys travel unencrypted; clients must follow"),
+    Danger("server.tls_cert", _comes, "clients and probes must follow to https"),
     Danger("server.port", _differs, "clients and probes must follow"),
+    Danger("server.admin_port", _differs, "whoever asks for health or metrics must follow"),
+    Danger("server.propagation_s", _lower, "new requests may come after they are refused"),
     Danger("server.drain_s", _lower, "long requests are cut when it is stopped"),
     Danger("server.max_body_mib", _lower, "larger bodies, accepted until now, get 413"),
+    Danger("server.max_connections", _lower, "more connections are turned away"),
     Danger("telemetry.exporter", _becomes("none"), "dashboards and alerts no longer see it"),
 )
 

@@ -6,6 +6,7 @@ from servekit.planner.diff.dangers import notes
 from tests.planner.diff_pairs import BASE, sides
 
 PLANS = "this release plans and does not run"
+TLS = f"{BASE} server.tls_cert=/c server.tls_key=/k"
 SLO = f"{BASE} slo.ttft_ms=500 slo.tpot_ms=50 slo.goodput_per_s=1"
 
 
@@ -27,6 +28,10 @@ SLO = f"{BASE} slo.ttft_ms=500 slo.tpot_ms=50 slo.goodput_per_s=1"
         (BASE, "server.port=9001", "clients and probes must follow"),
         (BASE, "telemetry.exporter=none", "dashboards and alerts no longer see it"),
         (f"{BASE} server=local", "server.host=0.0.0.0", "listens beyond this machine"),
+        (f"{BASE} server.api_keys=env:K", "server.api_keys=null", "nobody is asked for a key"),
+        (f"{BASE} server=local", "server.api_keys=/keys", "clients without a key get 401"),
+        (TLS, "server.tls_cert=null server.tls_key=null", "travel unencrypted"),
+        (BASE, "server.tls_cert=/c server.tls_key=/k", "must follow to https"),
         (SLO, "slo.ttft_ms=900", "slo.ttft_ms 500.0 -> 900.0: the promise to users is loosened"),
         (SLO, "slo.tpot_ms=null", "slo.tpot_ms 50.0 -> null: the promise to users is loosened"),
         (SLO, "slo.goodput_per_s=0.5", "the promise to users is loosened"),

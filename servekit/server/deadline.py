@@ -1,0 +1,26 @@
+"""The client's own deadline: the header says how long an answer is worth waiting for."""
+
+from servekit.errors import DeadlineExceeded, RequestError
+
+HEADER = "x-request-timeout-ms"
+MAX_MS = 86_400_000
+"""A day."""
+
+
+def deadline(header: str | None, arrived: float) -> float | None:
+    """When the request is to be given up, on the clock of `arrived`; raises RequestError."""
+    if header is None:
+        return None
+    if not header.isdecimal() or not 1 <= (milliseconds := int(header[:12])) <= MAX_MS:
+        raise RequestError(
+            f"{HEADER} is {header[:20]!r}, allowed are whole milliseconds from 1 to {MAX_MS}",
+            param=HEADER,
+        )
+    return arrived + milliseconds / 1000
+
+
+def missed(deadline: float, arrived: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the request was not done {(deadline - arrived) * 1000:.0f} ms after it came, which is "
+        f"its own {HEADER}; what was running for it has been given up"
+    )
