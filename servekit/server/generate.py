@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import msgspec
 
 from servekit.engine.heartbeat import Heartbeat
-from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats
+from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats
 from servekit.errors import (
     EngineError,
     Overloaded,
@@ -26,22 +26,13 @@ from servekit.errors import (
 from servekit.server.deadline import missed
 from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
+from servekit.server.running import RequestStream, Running
 from servekit.server.text import Answer, Piece
 from servekit.server.timing import spent_before, timings
 from servekit.server.tracing import CURRENT, tell
 from servekit.server.wire import PromptTokensDetails, Timings, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 from servekit.telemetry.traces import Trace
-
-
-class RequestStream(Protocol):
-    """One engine request."""
-
-    def listen(self, hear: Callable[[Delta | Exception], None]) -> None:
-        """`hear` gets its deltas in order, up to the one with `finish`, or what went wrong."""
-        ...
-
-    def abort(self) -> None: ...
 
 
 class Engine(Protocol):
@@ -92,35 +83,6 @@ class Taken:
 
     usage: Usage
     timings: Timings
-
-
-@dataclass(slots=True)
-class Running:
-    """One engine request and the answer it feeds."""
-
-    stream: RequestStream
-    answer: Answer
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    first_at: float | None = None
-    last_at: float = 0.0
-    finish: str | None = None
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def decode_s(self) -> float:
-        return 0.0 if self.first_at is None else self.last_at - self.first_at
-
-    def note(self, delta: Delta) -> None:
-        """What the engine says beside the tokens."""
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        self.preemptions = max(self.preemptions, delta.preemptions)
-        self.events += delta.events
-        if delta.queue_s is not None:
-            self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
 
 
 @dataclass(slots=True, eq=False)

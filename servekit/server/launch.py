@@ -28,11 +28,11 @@ from servekit.model.tokenizer import load_tokenizer
 from servekit.planner.plan import Plan
 from servekit.server.entrance import check_entrance
 from servekit.server.errors import error_of
-from servekit.server.generate import RequestStream
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.observe import loaded, metrics_of
 from servekit.server.pinned import pinned_tokens
 from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
+from servekit.server.running import RequestStream
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
 from servekit.telemetry.exporters import exporter_of

@@ -9,7 +9,7 @@ from servekit.server.wire import Timings
 from servekit.telemetry.metrics import Spent
 
 if TYPE_CHECKING:
-    from servekit.server.generate import Running
+    from servekit.server.running import Running
 
 
 def spent_before(events: Sequence[Event], first_token_at: float) -> Spent | None:

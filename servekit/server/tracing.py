@@ -19,7 +19,8 @@ from servekit.telemetry.otlp import Traces
 from servekit.telemetry.traces import Part, Trace, Value, begun
 
 if TYPE_CHECKING:
-    from servekit.server.generate import Generation, Job, Running
+    from servekit.server.generate import Generation, Job
+    from servekit.server.running import Running
 
 CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 """Of the request that this task works for; None: it is not traced."""
