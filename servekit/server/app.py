@@ -8,6 +8,7 @@ from litestar.di import Provide
 
 from servekit.server import errors, health, routes
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
+from servekit.server.dashboard import routes as dashboard
 from servekit.server.service import Service
 from servekit.server.tracing import failed, tracing
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
@@ -28,6 +29,8 @@ def build_app(
 ) -> Litestar:
     """The routes of these classes."""
     handlers = [*routes.HANDLERS, *health.HANDLERS]
+    if "admin" in classes:
+        handlers += dashboard.HANDLERS
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     traces = exporter.traces

@@ -164,6 +164,7 @@ class Deployment:
                 self.lifecycle.progress(progress.phase, progress.done, progress.total)
             if self.lifecycle.state != "failed":
                 self.terminal.show(self.lifecycle.phases)
+            self.service.tick()
             stopped = self.service.engine.heartbeat.stopped
             await asyncio.sleep(POLL_S)
             # looked at twice: it may have been this process that stood still

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from servekit.engine.messages import Delta, Event
@@ -33,6 +34,8 @@ class Running:
     last_at: float = 0.0
     finish: str | None = None
     events: list[Event] = field(default_factory=list)
+    number: int = field(default_factory=count().__next__)
+    """No other has it."""
 
     @property
     def decode_s(self) -> float:

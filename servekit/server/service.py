@@ -18,6 +18,7 @@ from servekit.errors import (
     ServekitError,
 )
 from servekit.server.caller import Callers
+from servekit.server.dashboard.board import Board
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
@@ -70,6 +71,7 @@ class Service:
     callers: Callers = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+    board: Board = field(default_factory=Board)
 
     def __post_init__(self) -> None:
         """Raises ConfigError where keys are configured and cannot be read."""
@@ -172,6 +174,11 @@ class Service:
         """Every client that still waits gets `error` as its last event."""
         for one in tuple(self.generations):
             one.end(error, reason)
+
+    def tick(self) -> None:
+        """To be called some times a second: the live page has a sample of each."""
+        running = (one for generation in self.generations for one in generation.running)
+        self.board.tick(self.metrics, running)
 
     def snapshot(self) -> dict[str, Reading]:
         """The engine's state by the keys of `telemetry.metrics`."""
