@@ -76,7 +76,6 @@ def shown(service: Service, since: float) -> dict[str, Any]:
     config, metrics, board = service.config, service.metrics, service.board
     info = service.engine.info
     measured = {} if info is None else msgspec.structs.asdict(info)
-    per_s = board.samples[-1]["decode_per_s"] if board.samples else 0.0
     return {
         "name": config.name,
         "model": config.model.name,
@@ -85,7 +84,7 @@ def shown(service: Service, since: float) -> dict[str, Any]:
         "percentile": config.slo.percentile,
         "samples": board.since(since),
         "latencies": latencies(metrics),
-        "plan": beside(service.plan, measured, metrics, per_s),
+        "plan": beside(service.plan, measured, metrics, board.output_per_s()),
     }
 
 

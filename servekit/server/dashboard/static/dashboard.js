@@ -98,7 +98,7 @@ function histogram(id, latency, share, color) {
     shapes: shown.map(mark => ({ type: "line", x0: mark[0], x1: mark[0], y0: 0, y1: 1,
       yref: "paper", line: { color: mark[2], dash: mark[3], width: 1.5 } })),
     annotations: shown.map((mark, place) => ({ x: mark[0], y: 1 - 0.12 * place, yref: "paper",
-      text: `${mark[1]} ${rounded(mark[0])}`, showarrow: false, font: { color: mark[2] },
+      text: `${mark[1]} ${rounded(mark[0])}`, showarrow: false, font: { color: mark[2] }, bgcolor: "rgba(255, 255, 255, 0.85)",
       xanchor: mark[0] > 0.7 * end ? "right" : "left", xshift: mark[0] > 0.7 * end ? -4 : 4 })),
     showlegend: false, xaxis: { range: [0, end], title: { text: "ms" } },
     yaxis: { title: { text: "answers" } } });
@@ -117,7 +117,7 @@ function tile(text, label, mood = "") {
 function latencyTile(name, latency, share) {
   const found = percentile(latency.ms, share), target = latency.target_ms;
   const mood = found === null || target === null ? "" : found > target ? "bad" : "good";
-  const goal = target === null ? "no target" : `target ${rounded(target)} ms`;
+  const goal = target === null ? "no target" : `target ${rounded(target)}`;
   return tile(found === null ? "–" : `${rounded(found)} ms`, `${name} p${share}, ${goal}`, mood);
 }
 
@@ -127,11 +127,11 @@ function tiles(answer) {
   element("tiles").replaceChildren(
     tile(rounded(now.running), `running, of ${answer.seats} seats`),
     tile(rounded(now.waiting), `waiting, ${rounded(now.waiting_tokens)} tokens`),
-    tile(used, `KV cache, of ${rounded(now.kv_capacity)} tokens`),
-    tile(rounded(now.decode_per_s), "answer tokens a second"),
+    tile(used, `KV, of ${rounded(now.kv_capacity)} tokens`),
+    tile(rounded(now.decode_per_s), "output tokens/s"),
     latencyTile("TTFT", answer.latencies.ttft, answer.percentile),
     latencyTile("TPOT", answer.latencies.tpot, answer.percentile),
-    tile(rounded(now.preemptions_total), "preemptions so far"));
+    tile(rounded(now.preemptions_total), "preemptions"));
 }
 
 function plan(rows) {
