@@ -192,6 +192,8 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "vllm_names": False,
             "otlp_endpoint": None,
             "step_log": None,
+            "ledger": None,
+            "log_prompts": False,
         },
     }
     for group, changes in groups.items():

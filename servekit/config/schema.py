@@ -224,6 +224,14 @@ class TelemetryConfig(Group):
         description="a file that every step is written to as a line of JSON, for "
         "servekit simulate calibration=FILE; null: none"
     )
+    ledger: str | None = Field(
+        description="a file that a line of JSON is appended to for every request, with whose it is "
+        "and what it used; null: none"
+    )
+    log_prompts: bool = Field(
+        description="write the prompt of each request to the log, and what exceptions say, which "
+        "may quote it; else no prompt is in it"
+    )
 
 
 class Config(Group):

@@ -16,11 +16,11 @@ class Beside(Generic[T]):
     each of these compiles, for the sizes it meets, kernels of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "engine steps") -> None:
         self._work: SimpleQueue[Callable[[], T]] = SimpleQueue()
         self._done: SimpleQueue[tuple[T, None] | tuple[None, BaseException]] = SimpleQueue()
         self._heard, self._says = os.pipe()
-        threading.Thread(target=self._live, name="engine steps", daemon=True).start()
+        threading.Thread(target=self._live, name=name, daemon=True).start()
 
     def start(self, work: Callable[[], T]) -> None:
         """Begins; `result` must have been called for what was begun before."""

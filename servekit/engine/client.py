@@ -43,6 +43,7 @@ from servekit.engine.messages import (
 from servekit.engine.runtime_dir import RuntimeDir
 from servekit.engine.spawn import spawn
 from servekit.errors import EngineDied, NotReady, ServekitError, from_code
+from servekit.model.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +163,10 @@ class EngineClient:
     def pin(self, prompt: list[int]) -> None:
         """Keeps what is cached of these tokens longer than anything else."""
         self._send(Pin(prompt))
+
+    def learn(self, vocabulary: Vocabulary) -> None:
+        """What grammars are compiled for; before the first request that has one."""
+        self._send(vocabulary)
 
     def abort(self, stream: RequestStream) -> None:
         """See RequestStream.abort."""

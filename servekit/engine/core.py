@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from servekit.engine.beside import Beside
 from servekit.engine.deltas import deltas_of, step_deltas
+from servekit.engine.grammars import PATIENCE_S, Grammars
 from servekit.engine.guard import Executor, report, run_guarded
 from servekit.engine.heartbeat import BEAT_S
 from servekit.engine.journal import step_and_events
@@ -25,6 +26,7 @@ from servekit.engine.messages import (
 from servekit.engine.runner import Sampled
 from servekit.engine.step_log import StepLog
 from servekit.errors import EngineError, ServekitError
+from servekit.model.vocabulary import Vocabulary
 from servekit.scheduler.batch import Batch
 from servekit.scheduler.request import Request
 from servekit.scheduler.scheduler import Scheduler
@@ -68,6 +70,7 @@ class EngineCore:
         """When the server was last told anything."""
         self.device = device
         self.log = log
+        self.grammars = Grammars()
         self.stopping = False
         self.idle = True
         self.latest: tuple[int, int, float] = (0, 0, 0.0)
@@ -93,10 +96,13 @@ class EngineCore:
             self.outbox(Beat(step_s))
 
     def step(self) -> None:
-        messages = self.inbox(self._patience())
+        messages = self.inbox(self._patience(), self.grammars.fileno)
         if self.idle:
             self.since = self.clock()
         self.admit(messages)
+        for request_id, constraint in self.grammars.done():
+            self.executor.constrain(request_id, constraint)
+            self.scheduler.release(request_id)
         if self.stopping:
             return
         planned = self.clock()
@@ -113,7 +119,7 @@ class EngineCore:
             whole = replace(outcome, seconds=outcome.seconds + between)
             gains = self.scheduler.commit(batch, whole, ended)
             self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
-            ids, tokens, others = step_deltas(gains, outcome.logprobs)
+            ids, tokens, others = step_deltas(gains, outcome.logprobs, outcome.blamed)
             others = self._forget(others)
             self.outbox(Deltas(ids, tokens, others, self._stats(), step, events))
             if self.log is not None:
@@ -160,6 +166,8 @@ class EngineCore:
                 return [self._submit(message)]
             case Pin(prompt=prompt):
                 self.scheduler.kv.pin(prompt)
+            case Vocabulary():
+                self.grammars.learn(message)
             case Abort(ids=ids):
                 ends = [end for id in ids if (end := self.scheduler.abort(id)) is not None]
                 return deltas_of(ends, {})
@@ -172,7 +180,7 @@ class EngineCore:
         retry_after_s = None
         try:
             self.executor.add(message.id, message.prompt, message.sampling)
-            self.scheduler.add(_request(message, self.clock()))
+            self._let_in(message)
         except ServekitError as refusal:
             error, code = refusal.message, refusal.code
             retry_after_s = refusal.retry_after_s
@@ -188,6 +196,17 @@ class EngineCore:
             error_code=code,
             retry_after_s=retry_after_s,
         )
+
+    def _let_in(self, message: Submit) -> None:
+        """Into the line, once its grammar is known; raises what says no to it."""
+        grammar, now = message.sampling.grammar, self.clock()
+        constraint = None if grammar is None else self.grammars.constraint(grammar)
+        self.scheduler.add(_request(message, now))
+        if constraint is not None:
+            self.executor.constrain(message.id, constraint)
+        elif grammar is not None:
+            self.scheduler.hold(message.id, now + PATIENCE_S)
+            self.grammars.ask(message.id, grammar)
 
     def _forget(self, deltas: list[Delta]) -> list[Delta]:
         """The deltas as they are, once the executor forgets the requests that they end."""

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Protocol
 
+from servekit.engine.constraint import Constraint
 from servekit.engine.messages import Sampling
 from servekit.engine.runner import Sampled
 from servekit.errors import EngineError
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 class Executor(Protocol):
     def add(self, request_id: int, prompt: list[int], sampling: Sampling) -> None: ...
+    def constrain(self, request_id: int, constraint: Constraint) -> None: ...
     def remove(self, request_id: int) -> None: ...
     def copy(self, copies: Copies) -> None: ...
     def run(self, batch: Batch) -> Sampled: ...
@@ -47,7 +49,8 @@ def _run(executor: Executor, batch: Batch) -> Sampled:
         if batch.num_rows == 1:
             executor_works(executor, fault)
             return _failed(batch, report(fault))
-        logger.warning("step %d failed (%s); trying its rows one by one", batch.id, fault)
+        kind = type(fault).__name__
+        logger.warning("step %d failed (%s); trying its rows one by one", batch.id, kind)
     together = Sampled([], {})
     for row_index, row in enumerate(batch.rows):
         alone = _run(executor, Batch.of(batch.id, [row]))
@@ -57,6 +60,7 @@ def _run(executor: Executor, batch: Batch) -> Sampled:
         else:
             together.tokens.update(alone.tokens)
         together.failed.update(alone.failed)
+        together.blamed.update(alone.blamed)
         together.logprobs.update(alone.logprobs)
     return together
 

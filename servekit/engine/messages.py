@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from servekit.model.vocabulary import Vocabulary
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 SloClass = Literal["interactive", "batch"]
 
@@ -13,8 +15,9 @@ class Sampling(msgspec.Struct, frozen=True):
     """How tokens are drawn for one request; limits are checked by the server.
 
     `logprobs` is how many alternatives to report beside the chosen token, None for no report; they
-    are of the model's own distribution, before temperature, penalties and bias. `stop_token_ids`
-    has the end-of-sequence ids too, unless they are to be ignored.
+    are of the model's own distribution, before temperature, penalties, bias and grammar.
+    `stop_token_ids` has the end-of-sequence ids too, unless they are to be ignored. `grammar` is
+    one of `model.grammar`, tried before; where it may end, end-of-sequence ids are allowed.
     """
 
     max_tokens: int
@@ -30,6 +33,7 @@ class Sampling(msgspec.Struct, frozen=True):
     min_tokens: int = 0
     stop_token_ids: list[int] = []
     logprobs: int | None = None
+    grammar: str | None = None
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -116,7 +120,8 @@ class Stats(msgspec.Struct, frozen=True):
 
     `prefix_miss_tokens_total` is by reason, `refused_total` by the error's code. `predicted_ttft_s`
     is for a typical request that came now; None: nothing is known yet. `slots_unfilled` are places
-    for a token in blocks in use that hold none yet.
+    for a token in blocks in use that hold none yet. Cached blocks can be found, those that are held
+    too; `blocks_remembering` are the free ones among them.
     """
 
     running: int
@@ -125,6 +130,7 @@ class Stats(msgspec.Struct, frozen=True):
     blocks_total: int
     blocks_free: int
     blocks_cached: int
+    blocks_remembering: int
     block_size: int
     batch_rows: int
     batch_tokens: int
@@ -213,5 +219,5 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     code: str
 
 
-ToEngine = Submit | Pin | Abort | Stop
+ToEngine = Submit | Pin | Vocabulary | Abort | Stop
 FromEngine = Loading | Ready | Deltas | Beat | Failed

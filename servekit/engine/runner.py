@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from servekit.engine.constraint import Constraint
 from servekit.engine.inputs import build_inputs
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.sampler import SamplingState, sample
@@ -15,8 +16,10 @@ from servekit.scheduler.batch import Batch, Copies, Outcome, Row
 
 @dataclass(frozen=True, slots=True)
 class Sampled(Outcome):
-    """An outcome with what the scheduler need not know: logprobs of each token, by request."""
+    """An outcome with what the scheduler need not know: logprobs of each token, by request, and
+    which of those that failed did so by what they ask for."""
 
+    blamed: set[int] = field(default_factory=set)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
 
@@ -42,6 +45,11 @@ class Runner:
         """Raises RequestError for a token id that the model does not have."""
         vocab_size = self.decoder.shape.vocab_size
         self.states[request_id] = SamplingState(prompt, sampling, vocab_size)
+
+    def constrain(self, request_id: int, constraint: Constraint) -> None:
+        """Before its first token is sampled; unknown: nothing happens."""
+        if (state := self.states.get(request_id)) is not None:
+            state.constraint = constraint
 
     def remove(self, request_id: int) -> None:
         self.states.pop(request_id, None)
@@ -70,6 +78,7 @@ class Runner:
                 id: [token] for id, token in zip(ids[decodes:], drawn.tokens[decodes:], strict=True)
             },
             failed={ids[row]: reason for row, reason in drawn.failed.items()},
+            blamed={ids[row] for row in drawn.blamed},
             logprobs={ids[row]: [logprobs] for row, logprobs in drawn.logprobs.items()},
         )
         for state, token in zip(states, drawn.tokens, strict=True):

@@ -3,10 +3,10 @@
 Order of operations, that of Hugging Face generate:
 
     logit_bias, min_tokens -> repetition, frequency, presence penalty
-        -> temperature -> top_k -> top_p -> min_p
+        -> grammar -> temperature -> top_k -> top_p -> min_p
 
-Temperature 0 takes the best token after bias and penalties. Logprobs are of the model's own
-distribution, before all of it. Rows never see each other: one whose logits are not numbers, or
+Temperature 0 takes the best token after bias, penalties and grammar. Logprobs are of the model's
+own distribution, before all of it. Rows never see each other: one whose logits are not numbers, or
 whose parameters leave nothing to choose from, fails alone.
 """
 
@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from servekit.engine.constraint import Constraint, forbid
 from servekit.engine.draw import DrawParams, Uniforms, draw
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.penalties import SeenTokens, add_sparse, has_penalties, penalise
 from servekit.errors import RequestError
 
 NOT_FINITE = "the model's logits are not finite numbers"
-NOTHING_LEFT = "logit_bias, min_tokens and penalties leave no token to choose from"
+NOTHING_LEFT = "logit_bias, min_tokens, penalties and grammar leave no token to choose from"
 
 
 class SamplingState:
@@ -36,6 +37,7 @@ class SamplingState:
         self.sampling = sampling
         self.output: list[int] = []
         self.uniforms = Uniforms(sampling.seed)
+        self.constraint: Constraint | None = None
         self._seen = SeenTokens(prompt, []) if has_penalties(sampling) else None
         self._bias = _sparse(sampling.logit_bias)
         stops = [token for token in sampling.stop_token_ids if 0 <= token < vocab_size]
@@ -50,6 +52,8 @@ class SamplingState:
         """Forgets output from `length` on, so that a step run again draws the same again."""
         if length < len(self.output):
             del self.output[length:]
+            if self.constraint is not None:
+                self.constraint.take_back(length)
             if self._seen is not None:
                 self._seen = SeenTokens(self.prompt, self.output)
 
@@ -65,16 +69,25 @@ class SamplingState:
         return (ids, values) if len(ids) else None
 
     @property
+    def changes_logits(self) -> bool:
+        """Before temperature."""
+        return bool(self.additions or self.seen or self.constraint)
+
+    @property
     def uniform(self) -> float:
         return self.uniforms[len(self.output)]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a step sampled, by row; a row in `failed` has a token of no meaning."""
+    """What a step sampled, by row; a row in `failed` has a token of no meaning.
+
+    Of those, the ones in `blamed` failed by what their requests ask for.
+    """
 
     tokens: list[int]
     failed: dict[int, str] = field(default_factory=dict)
+    blamed: set[int] = field(default_factory=set)
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 
@@ -92,6 +105,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     return Drawn(
         tokens=[drawn.tokens[0] for drawn in alone],
         failed={row: drawn.failed[0] for row, drawn in enumerate(alone) if drawn.failed},
+        blamed={row for row, drawn in enumerate(alone) if drawn.blamed},
         logprobs={row: drawn.logprobs[0] for row, drawn in enumerate(alone) if drawn.logprobs},
     )
 
@@ -100,22 +114,27 @@ def _sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
     # max carries NaN and +inf, and is -inf only where everything is: one pass finds bad rows too
     best, tokens = logits.max(-1)
     failed = dict.fromkeys(_not_finite(best), NOT_FINITE)
+    gave_up: dict[int, str] = {}
     work = logits
-    changed = [row for row, state in enumerate(states) if state.additions or state.seen]
+    changed = [row for row, state in enumerate(states) if state.changes_logits]
     if changed:
         work = logits.clone()
-        _adjust(work, changed, states)
+        gave_up = _adjust(work, changed, states)
         best, tokens = work.max(-1)
-        failed = dict.fromkeys(_not_finite(best), NOTHING_LEFT) | failed
+        failed = gave_up | dict.fromkeys(_not_finite(best), NOTHING_LEFT) | failed
     random = [row for row, state in enumerate(states) if state.sampling.temperature > 0]
     if random:
         picked = work if len(random) == len(states) else work[random]
         tokens[random] = draw(picked, _draw_params([states[row] for row in random]))
     chosen = tokens.tolist()
-    return Drawn(chosen, failed, _logprobs(logits, chosen, states))
+    blamed = {row for row, why in gave_up.items() if failed[row] is why}
+    return Drawn(chosen, failed, blamed, _logprobs(logits, chosen, states))
 
 
-def _adjust(work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingState]) -> None:
+def _adjust(
+    work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingState]
+) -> dict[int, str]:
+    """In place; why by row for those whose grammar cannot be followed."""
     added = [(row, add) for row in rows if (add := states[row].additions) is not None]
     if added:
         add_sparse(work, [row for row, _ in added], [add for _, add in added])
@@ -123,6 +142,12 @@ def _adjust(work: torch.Tensor, rows: Sequence[int], states: Sequence[SamplingSt
     if counted:
         where = [row for row, _ in counted]
         penalise(work, where, [seen for _, seen in counted], [states[r].sampling for r in where])
+    bound = [(row, one) for row in rows if (one := states[row].constraint) is not None]
+    if not bound:
+        return {}
+    for row, constraint in bound:
+        constraint.follow(states[row].output)
+    return forbid(work, [row for row, _ in bound], [one for _, one in bound])
 
 
 def _draw_params(states: Sequence[SamplingState]) -> DrawParams:

@@ -26,6 +26,7 @@ from servekit.engine.runner import Runner
 from servekit.engine.step_log import step_log
 from servekit.errors import EngineError, ServekitError
 from servekit.scheduler.scheduler import Scheduler
+from servekit.telemetry.discreet import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,10 @@ def main() -> None:
     end_with(launch.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    log_to_stderr(
+        "%(asctime)s engine %(levelname)s %(message)s",
+        log_prompts=launch.config.telemetry.log_prompts,
+    )
     mailbox = Mailbox(launch.runtime_dir)
     try:
         serve(launch, mailbox)

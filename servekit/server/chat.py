@@ -8,7 +8,9 @@ from servekit.engine.messages import Caller
 from servekit.errors import ServekitError
 from servekit.server import limits
 from servekit.server.chat_prompt import chat_tokens
-from servekit.server.generate import Job, Taken
+from servekit.server.constraint import grammar_of
+from servekit.server.generate import Job
+from servekit.server.running import Taken
 from servekit.server.service import Service
 from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored
@@ -28,6 +30,7 @@ from servekit.server.wire import (
 async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: Caller) -> Job:
     """Without a maximum, all the room that the prompt leaves may be filled."""
     limits.check_fields(body)
+    grammar = await grammar_of(body, service)
     prompt = await chat_tokens(body, service)
     room = service.room
     sampling = limits.sampling(
@@ -38,6 +41,7 @@ async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: 
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         vocab_size=service.vocab_size,
         eos_ids=service.loaded.eos_ids,
+        grammar=grammar,
     )
     return Job(
         "chat", [(prompt, sampling)], body.n or 1, service.answer_maker(body), arrived, caller

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError, ServekitError
 from servekit.server import limits
-from servekit.server.generate import Job, Taken
+from servekit.server.constraint import grammar_of
+from servekit.server.generate import Job
+from servekit.server.running import Taken
 from servekit.server.service import Service
 from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
 from servekit.server.text import Piece, Scored
@@ -62,6 +64,7 @@ async def completion_job(
     body: CompletionRequest, service: Service, arrived: float, caller: Caller
 ) -> Job:
     limits.check_fields(body)
+    grammar = await grammar_of(body, service)
     pairs = []
     for prompt in prompts(body):
         ids = await prompt_tokens(prompt, body, service)
@@ -73,6 +76,7 @@ async def completion_job(
             logprobs=body.logprobs,
             vocab_size=service.vocab_size,
             eos_ids=service.loaded.eos_ids,
+            grammar=grammar,
         )
         pairs.append((ids, sampling))
     new_answer = service.answer_maker(body)

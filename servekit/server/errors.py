@@ -49,10 +49,16 @@ def error_body(error: ServekitError) -> dict[str, Any]:
 
 
 def error_of(error: Exception) -> ServekitError:
-    """Ours as it is; anything else is logged under an id, which is all that the client learns."""
-    if isinstance(error, ServekitError):
-        return error
+    """Ours as it is; anything else is logged under an id, which is all that the client learns.
+
+    What the engine says of a fault gets an id too, so that every answer of 500 has one.
+    """
     error_id = uuid.uuid4().hex
+    if isinstance(error, ServekitError):
+        if error.status == 500 and isinstance(error, EngineError) and not error.details:
+            error.details["error_id"] = error_id
+            log.error("error %s: %s", error_id, error.message)
+        return error
     log.error("unexpected error %s", error_id, exc_info=error)
     return EngineError(
         f"something went wrong on our side; the log has it under {error_id}",

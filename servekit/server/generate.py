@@ -23,14 +23,15 @@ from servekit.errors import (
     ServekitError,
     from_code,
 )
+from servekit.server.accounts import Bill, Used
 from servekit.server.deadline import missed
 from servekit.server.idle import Idle
 from servekit.server.limits import SEEDS
-from servekit.server.running import RequestStream, Running
+from servekit.server.running import RequestStream, Running, Taken, timings_of, used_by
 from servekit.server.text import Answer, Piece
-from servekit.server.timing import spent_before, timings
+from servekit.server.timing import spent_before
 from servekit.server.tracing import CURRENT, tell
-from servekit.server.wire import PromptTokensDetails, Timings, Usage
+from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
 from servekit.telemetry.traces import Trace
 
@@ -77,14 +78,6 @@ def failure(delta: Delta) -> ServekitError:
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a job took, for whoever words the answer."""
-
-    usage: Usage
-    timings: Timings
-
-
 @dataclass(slots=True, eq=False)
 class Generation:
     """Runs a job; `pieces` says what each answer gained, `usage` what it took."""
@@ -92,6 +85,7 @@ class Generation:
     job: Job
     engine: Engine
     metrics: Metrics
+    bill: Bill
     trace: Trace | None = field(default_factory=CURRENT.get)
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
@@ -118,7 +112,10 @@ class Generation:
         unfinished = [one for one in self.running if not one.answer.finished]
         for one in unfinished:
             one.stream.abort()
-        self._report(error, len(unfinished))
+        settled = self.bill.settle(self._used(), self._report(error, len(unfinished)))
+        # an error is told once its line is written; who is gone is not waited for
+        if settled is not None and isinstance(error, Exception):
+            await asyncio.gather(settled, return_exceptions=True)
 
     def end(self, error: ServekitError, reason: str) -> None:
         """Whoever consumes `pieces` gets `error` next: the server is going down."""
@@ -162,6 +159,8 @@ class Generation:
                 if piece.says_something:
                     said.append((item[0], piece))
                 open_answers -= piece.finish is not None
+            if not open_answers and (settled := self.bill.settle(self._used(), None)):
+                await settled
             if said or (idle is not None and idle.over):
                 yield said
                 if idle is not None:
@@ -193,10 +192,18 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
     def taken(self) -> Taken:
-        return Taken(self.usage(), timings(self.running, self.job.arrived))
+        return Taken(self.usage(), timings_of(self.running, self.job.arrived))
+
+    def _used(self) -> Used:
+        return used_by(self.running, self.job.n, self.job.arrived)
 
     def _hear_delta(self, index: int, heard: Delta | Exception) -> None:
-        self._hear((index, heard) if isinstance(heard, Delta) else heard)
+        if isinstance(heard, Delta):
+            if heard.finish not in ("error", "abort"):
+                self.bill.let_in = self.running[index].let_in = True
+            self._hear((index, heard))
+        else:
+            self._hear(heard)
 
     def _hear(self, item: tuple[int, Delta] | Exception) -> None:
         self._inbox.append(item)
@@ -212,8 +219,10 @@ class Generation:
         one.note(delta)
         if delta.tokens:
             self._saw_tokens(one, len(delta.tokens), now)
+            self.bill.spend(len(delta.tokens))
         piece = one.answer.take(delta)
         if piece.finish is not None:
+            one.finish = piece.finish
             if delta.finish is None:
                 one.stream.abort()
             self._complete(one, piece.finish)
@@ -231,18 +240,19 @@ class Generation:
             self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
 
     def _complete(self, one: Running, finish: str) -> None:
-        first, one.finish = one.first_at, finish
+        first = one.first_at
         self.metrics.answer(
             self.job.operation,
             finish,
             one.answer.completion_tokens,
-            one.decode_s,
+            0.0 if first is None else one.last_at - first,
             prompt_tokens=one.prompt_tokens,
             ttft_s=None if first is None else first - self.job.arrived,
             preemptions=one.preemptions,
         )
 
-    def _report(self, error: BaseException | None, unfinished: int) -> None:
+    def _report(self, error: BaseException | None, unfinished: int) -> str | None:
+        """The code of the error."""
         usage = self.usage()
         self.metrics.tokens(
             prompt=usage.prompt_tokens,
@@ -260,3 +270,4 @@ class Generation:
         now = time.monotonic()
         self.metrics.request(self.job.operation, now - self.job.arrived, code)
         tell(self, code, now)
+        return code if code is None or self._ended_by is None else self._ended_by

@@ -35,6 +35,7 @@ from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
 from servekit.server.running import RequestStream
 from servekit.server.service import Service
 from servekit.server.terminal import Terminal, curl_line, terminal
+from servekit.telemetry.discreet import log_to_stderr, on_loop_error
 from servekit.telemetry.exporters import exporter_of
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ GIB = 1 << 30
 def launch(config: Config, plan: Plan, as_json: bool) -> int:
     """Serves until it is told to stop; the exit code. Raises ServekitError without a port, and
     ConfigError where nobody said that everyone may come in."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr("%(asctime)s %(levelname)s %(message)s", log_prompts=config.telemetry.log_prompts)
     check_entrance(config)
     sockets = listeners(config.server)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -88,6 +89,7 @@ class Deployment:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(on_loop_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.on_signal, number)
         serving = asyncio.create_task(self.ports.serve())
@@ -102,6 +104,7 @@ class Deployment:
             await serving
             if self.engine is not None:
                 await self.engine.stop()
+            self.service.accounts.close()
             await in_thread(lambda: self.exporter.close(LAST_EVENTS_S))
 
     def on_signal(self, number: int) -> None:
@@ -145,6 +148,7 @@ class Deployment:
         self.service.tokenizer, info = await asyncio.gather(
             in_thread(lambda: load_tokenizer(path, model.chat_template)), self.engine.wait_ready()
         )
+        self.engine.learn(self.service.vocabulary)
         for tokens in pinned_tokens(self.config.kv.pinned_prompts, self.service.loaded):
             self.engine.pin(tokens)
         self.lifecycle.become_ready()

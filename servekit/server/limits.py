@@ -185,6 +185,7 @@ def sampling(
     logprobs: int | None,
     vocab_size: int,
     eos_ids: frozenset[int],
+    grammar: str | None = None,
 ) -> Sampling:
     """The engine's words for what `body` asks; an absent seed is drawn here."""
     check_token_words(body, vocab_size)
@@ -210,6 +211,7 @@ def sampling(
         min_tokens=min_tokens,
         stop_token_ids=sorted(ends),
         logprobs=logprobs,
+        grammar=grammar,
     )
 
 

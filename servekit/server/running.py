@@ -1,12 +1,15 @@
-"""One engine request of a generation, and what is known of it so far."""
+"""One engine request of a job, and what all of them took."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
 from servekit.engine.messages import Delta, Event
+from servekit.server.accounts import Used
 from servekit.server.text import Answer
+from servekit.server.wire import Timings, Usage
 
 
 class RequestStream(Protocol):
@@ -25,14 +28,15 @@ class Running:
 
     stream: RequestStream
     answer: Answer
-    prompt_tokens: int = 0
+    prompt_tokens: int
+    let_in: bool = False
+    finish: str | None = None
     cached_tokens: int = 0
     preemptions: int = 0
     queue_s: float | None = None
     prefill_s: float | None = None
     first_at: float | None = None
     last_at: float = 0.0
-    finish: str | None = None
     events: list[Event] = field(default_factory=list)
     number: int = field(default_factory=count().__next__)
     """No other has it."""
@@ -48,3 +52,42 @@ class Running:
         self.events += delta.events
         if delta.queue_s is not None:
             self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a job took, for whoever words the answer."""
+
+    usage: Usage
+    timings: Timings
+
+
+def timings_of(running: Sequence[Running], arrived: float) -> Timings:
+    """Of the answer that came last, on the clock of `arrived`; counts are of all."""
+    last = max(running, key=lambda one: one.last_at)
+    return Timings(
+        queue_ms=None if last.queue_s is None else _ms(last.queue_s),
+        prefill_ms=None if last.prefill_s is None else _ms(last.prefill_s),
+        decode_ms=_ms(last.decode_s),
+        total_ms=_ms(time.monotonic() - arrived),
+        cached_tokens=sum(one.cached_tokens for one in running),
+        preemptions=sum(one.preemptions for one in running),
+    )
+
+
+def used_by(running: Sequence[Running], n: int, arrived: float) -> Used:
+    """Of what the engine let in; a prompt counts once, however many (`n`) answers it got."""
+    prompts = [running[i : i + n] for i in range(0, len(running), n)]
+    taken = [answers for answers in prompts if any(one.let_in for one in answers)]
+    first = min((one.first_at for one in running if one.first_at is not None), default=None)
+    return Used(
+        prompt_tokens=sum(answers[0].prompt_tokens for answers in taken),
+        cached_tokens=sum(answers[0].cached_tokens for answers in taken),
+        completion_tokens=sum(one.answer.completion_tokens for one in running),
+        ttft_s=None if first is None else first - arrived,
+        finish_reasons=[one.finish for one in running],
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

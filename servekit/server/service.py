@@ -1,6 +1,7 @@
 """What a handler is given: the deployment behind the routes, in one object."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,16 +18,22 @@ from servekit.errors import (
     RequestError,
     ServekitError,
 )
+from servekit.model.vocabulary import Vocabulary, vocabulary_of
+from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
 from servekit.server.dashboard.board import Board
 from servekit.server.generate import Engine, Generation, Job
+from servekit.server.grammars import Grammars
 from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
-from servekit.server.wire import ChatRequest, CompletionRequest
+from servekit.server.wire import ChatRequest, CompletionRequest, is_constrained
+from servekit.telemetry.ledger import Ledger
 from servekit.telemetry.metrics import Metrics, Reading
+
+log = logging.getLogger(__name__)
 
 THREAD_ABOVE_CHARACTERS = 8192
 """Text longer than this is tokenised in a thread: the event loop has streams to serve."""
@@ -69,14 +76,25 @@ class Service:
     plan: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
     callers: Callers = field(init=False)
+    accounts: Accounts = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+    grammars: Grammars = field(init=False)
     board: Board = field(default_factory=Board)
+    _vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where keys are configured and cannot be read."""
-        source = self.config.server.api_keys
-        self.callers = Callers(None if source is None else KeyRing(source))
+        """Raises ConfigError where keys cannot be read or the ledger cannot be written."""
+        config = self.config
+        self.grammars = Grammars(self.metrics.grammar_tried)
+        ring = None if config.server.api_keys is None else KeyRing(config.server.api_keys)
+        self.callers = Callers(ring)
+        self.accounts = Accounts(
+            config.model.name,
+            self.metrics,
+            None if config.telemetry.ledger is None else Ledger(config.telemetry.ledger),
+            None if ring is None else ring.named,
+        )
 
     def ensure_ready(self) -> None:
         self.lifecycle.ensure_ready()
@@ -108,6 +126,23 @@ class Service:
         return min(self.loaded.vocab_size, self.config.model.shape.vocab_size)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """For grammars; made once, the same object every time."""
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary_of(self.loaded, self.vocab_size)
+        return self._vocabulary
+
+    async def check_grammar(self, grammar: str, param: str, kind: str) -> None:
+        """Raises RequestError if no answer can be had by it."""
+        if not self.vocabulary.eos_ids:
+            raise RequestError(
+                f"{param} needs an end-of-sequence token, which this model does not have",
+                param=param,
+            )
+        await self.grammars.check(grammar, self.vocabulary, param)
+        self.metrics.constrained(kind)
+
+    @property
     def room(self) -> Room:
         if self.engine.info is None:
             raise NotReady("the engine is not loaded yet", retry_after_s=RETRY_AFTER_S)
@@ -132,7 +167,12 @@ class Service:
         tokenizer = self.loaded
         stops, include = stop_strings(body), bool(body.include_stop_str_in_output)
         skip_special = body.skip_special_tokens is not False
-        continues = isinstance(body, CompletionRequest) or bool(body.continue_final_message)
+        # a grammar is kept to by every byte, the first space too
+        continues = (
+            isinstance(body, CompletionRequest)
+            or bool(body.continue_final_message)
+            or is_constrained(body)
+        )
 
         def new_answer() -> Answer:
             return Answer(
@@ -145,16 +185,26 @@ class Service:
         return new_answer
 
     @asynccontextmanager
-    async def generation(self, job: Job) -> AsyncIterator[Generation]:
-        """Runs `job` among the others; leaving early aborts it."""
+    async def generation(self, job: Job, id: str) -> AsyncIterator[Generation]:
+        """Runs `job` among the others; leaving early aborts it. `id` is that of the answer."""
         self.admit(job.size)
-        one = Generation(job, self.engine, self.metrics)
-        self.generations.add(one)
-        try:
-            async with one:
-                yield one
-        finally:
-            self.generations.discard(one)
+        if self.config.telemetry.log_prompts:
+            self._log_prompts(job, id)
+        prompt_tokens = sum(len(prompt) for prompt, _ in job.prompts)
+        account = Account(id, job.operation, job.caller, job.arrived, job.size, prompt_tokens)
+        with self.accounts.opened(account) as bill:
+            one = Generation(job, self.engine, self.metrics, bill)
+            self.generations.add(one)
+            try:
+                async with one:
+                    yield one
+            finally:
+                self.generations.discard(one)
+
+    def _log_prompts(self, job: Job, id: str) -> None:
+        for prompt, _ in job.prompts:
+            text = self.loaded.decode(prompt, False)
+            log.info("%s of tenant %r has the prompt %r", id, job.caller.tenant, text)
 
     def admit(self, requests: int) -> None:
         """Raises RequestError for what could not run and wait at once if nobody else were here.
@@ -200,6 +250,6 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
         "kv_used": round(used * each),
-        "kv_cached": round(stats.blocks_cached * each),
+        "kv_cached": round(stats.blocks_remembering * each),
         "kv_free": round(stats.blocks_free * each),
     }

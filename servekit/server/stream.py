@@ -12,7 +12,8 @@ import msgspec
 from servekit.engine.messages import TokenLogprobs
 from servekit.errors import ServekitError
 from servekit.server.errors import error_body, error_of
-from servekit.server.generate import Job, Taken
+from servekit.server.generate import Job
+from servekit.server.running import Taken
 from servekit.server.service import Service, Tokenizer
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
@@ -39,10 +40,14 @@ Chunk = msgspec.Struct | dict[str, Any]
 
 
 class Style(Protocol):
-    """How a route words what a generation says, and how its stream is framed."""
+    """How a route words what a generation says, and how its stream is framed; `id` is that of the
+    answer.
+    """
 
     framing: ClassVar["Framing"]
 
+    @property
+    def id(self) -> str: ...
     def opening(self) -> list[Chunk]: ...
     def chunks(self, index: int, piece: Piece, usage: Usage | None) -> Iterable[Chunk]:
         """`usage` so far, if `usage_so_far` asks for it."""
@@ -84,7 +89,7 @@ async def told(service: Service, job: Job, style: Style) -> AsyncGenerator[list[
     """
     begun, opening = False, style.opening()
     try:
-        async with service.generation(job) as generation:
+        async with service.generation(job, style.id) as generation:
             await generation.let_in()
             async for said in generation.pieces(service.config.server.keepalive_s):
                 usage = generation.usage() if style.usage_so_far else None
@@ -113,7 +118,7 @@ async def events(service: Service, job: Job, style: Style) -> AsyncGenerator[byt
 async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
     """The whole answer at once."""
     answers: list[list[Piece]] = [[] for _ in range(job.size)]
-    async with service.generation(job) as generation:
+    async with service.generation(job, style.id) as generation:
         async for said in generation.pieces():
             for index, piece in said:
                 answers[index].append(piece)

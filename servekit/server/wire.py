@@ -13,6 +13,30 @@ SloClass = Literal["interactive", "batch"]
 ListOrOne = list[str] | str
 
 
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    pass
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_object"):
+    pass
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`schema` is a JSON Schema, kept to whether `strict` or not; the rest is for the reader."""
+
+    name: str
+    schema: msgspec.Raw
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    json_schema: NamedSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
 class StreamOptions(msgspec.Struct, frozen=True):
     """`continuous_usage_stats` puts what was used so far on every chunk."""
 
@@ -50,8 +74,16 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     timings: bool | None = None
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
     priority: int | None = None
     slo_class: SloClass | None = None
+
+
+def is_constrained(body: SamplingFields) -> bool:
+    free = body.response_format is None or isinstance(body.response_format, TextFormat)
+    return not free or body.regex is not None or body.choice is not None
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from servekit.telemetry import catalogue as names
 from servekit.telemetry.catalogue import (
@@ -90,6 +90,10 @@ class Metrics:
         self._generated = otel.create_counter(
             "servekit_generation_tokens", description="tokens generated"
         )
+        self._tenants = otel.create_counter(
+            "servekit_tenant_tokens",
+            description="tokens by tenant and key: prompt, those of it found cached, completion",
+        )
         self._finished = otel.create_counter(
             "servekit_requests_finished", description="answers, by how they ended"
         )
@@ -99,12 +103,21 @@ class Metrics:
         self._refused = otel.create_counter(
             "servekit_requests_refused", description="requests answered with an error, by its code"
         )
+        self._make_of_grammars(otel)
         self._weights = otel.create_gauge(
             "servekit_weights", unit="By", description="size of the weights"
         )
         self._kv = otel.create_gauge("servekit_kv_tokens", description="tokens of KV capacity")
         self._kv_info = otel.create_gauge(
             "servekit_kv_info", description="1; how the KV cache is laid out, as labels"
+        )
+
+    def _make_of_grammars(self, otel: Meter) -> None:
+        self._constrained = otel.create_counter(
+            "servekit_requests_constrained", description="requests that ask for a form, by its kind"
+        )
+        self._grammar = otel.create_histogram(
+            "servekit_grammar_compile", unit="s", description="trying a grammar not seen before"
         )
 
     def _make_own(self, meter: Instruments) -> None:
@@ -222,11 +235,25 @@ class Metrics:
         self._cached.add(cached)
         self._generated.add(generated)
 
+    def tenant_tokens(
+        self, tenant: str, key: str, *, prompt: int, cached: int, completion: int
+    ) -> None:
+        """Names that are known beforehand, so that nobody makes series without end."""
+        counts = (("prompt", prompt), ("cached", cached), ("completion", completion))
+        for kind, count in counts:
+            self._tenants.add(count, {"tenant": tenant, "key": key, "type": kind})
+
     def aborted(self, reason: str, requests: int) -> None:
         self._aborted.add(requests, {"reason": reason})
 
     def refused(self, code: str) -> None:
         self._refused.add(1, {"reason": code})
+
+    def constrained(self, kind: str) -> None:
+        self._constrained.add(1, {"kind": kind})
+
+    def grammar_tried(self, seconds: float) -> None:
+        self._grammar.record(seconds)
 
     def sizes(self, source: Source, *, weights_bytes: int, kv_tokens: int) -> None:
         """Plan and measurement are two values of one label, so that they can be divided."""

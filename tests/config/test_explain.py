@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from servekit.config.explain import main
+from servekit.config.schema import TelemetryConfig
 from servekit.config.serving import ServerConfig
 from servekit.errors import ConfigError
 
@@ -60,8 +61,7 @@ def test_json_of_a_key_is_an_object_and_of_a_group_a_list(
     assert entry["replaced"] == [{"value": None, "kind": "file", "where": "conf/kv/paged.yaml:5"}]
     main(["telemetry"], None, True)
     keys = [entry["key"] for entry in json.loads(capsys.readouterr().out)]
-    names = ("exporter", "vllm_names", "otlp_endpoint", "step_log")
-    assert keys == [f"telemetry.{name}" for name in names]
+    assert keys == [f"telemetry.{name}" for name in TelemetryConfig.model_fields]
 
 
 def test_without_a_key_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

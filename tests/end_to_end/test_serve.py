@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import openai
 import psutil
 import pytest
+from pydantic import BaseModel, Field
 
 from benchmarks.soak import soak
 from servekit.config.machine import best_instructions
@@ -150,6 +153,48 @@ def test_chat_logprobs_are_of_the_tokens_said(served: Served) -> None:
     for one in choice.logprobs.content:
         assert one.top_logprobs[0].token == one.token
         assert one.logprob <= 0
+
+
+class Person(BaseModel):
+    """Bounded, for a small model rambles."""
+
+    name: str = Field(max_length=20)
+    age: int = Field(ge=0, le=150)
+    likes: list[Literal["tea", "coffee", "water"]] = Field(max_length=3)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_answer_parses_into_the_model_that_asked_for_it(
+    served: Served, temperature: float
+) -> None:
+    answer = served.client.chat.completions.parse(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Ann is 31 and drinks tea. Who is she, as JSON?"}],
+        response_format=Person,
+        temperature=temperature,
+        max_tokens=200,
+        seed=1,
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert isinstance(answer.choices[0].message.parsed, Person)
+
+
+def test_streamed_answers_keep_to_a_regex_and_to_a_choice(served: Served) -> None:
+    for field, matches in (
+        ({"regex": r"\d{4}-\d{2}-\d{2}"}, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch),
+        ({"choice": ["Paris", "London", " Ro me"]}, ["Paris", "London", " Ro me"].__contains__),
+    ):
+        chunks = served.client.chat.completions.create(
+            model=MODEL, messages=QUESTION, extra_body=field, stream=True, n=2, seed=3
+        )
+        said = ["", ""]
+        ends = []
+        for chunk in chunks:
+            choice = chunk.choices[0]
+            said[choice.index] += choice.delta.content or ""
+            ends += [choice.finish_reason] if choice.finish_reason else []
+        assert all(map(matches, said)), said
+        assert ends == ["stop", "stop"]
 
 
 def test_too_long_a_prompt_is_refused_with_both_numbers(served: Served) -> None:

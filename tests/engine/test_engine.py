@@ -254,7 +254,7 @@ def test_an_idle_engine_waits_and_a_busy_one_does_not():
     engine = tiny_engine()
     waits: list[float | None] = []
 
-    def inbox(wait_s: float | None) -> list[Any]:
+    def inbox(wait_s: float | None, until: int | None = None) -> list[Any]:
         waits.append(wait_s)
         return engine._drain(wait_s)
 

@@ -2,25 +2,51 @@
 
 import asyncio
 import json
+import logging
 import sys
 import time
 from pathlib import Path
 
-from servekit.engine.messages import Loading, Ready
+from servekit.engine.messages import Loading, Ready, Sampling
 from servekit.errors import EngineDied, ServekitError, SourceError
 from servekit.planner.plan import plan
 from servekit.server import launch
+from servekit.telemetry.discreet import log_to_stderr
 from tests.conftest import tiny_config
-from tests.server.conftest import ByteTokenizer, FakeEngine, says
+from tests.server.conftest import EOS, ByteTokenizer, FakeEngine, says
 
 MODE = sys.argv[1]
+
+
+def log_everything(line: str, *, log_prompts: bool) -> None:
+    log_to_stderr(line, log_prompts=log_prompts)
+    logging.getLogger().setLevel(logging.DEBUG)
+
+
+def breaks(prompt: list[int], sampling: Sampling) -> list[int]:
+    """Fails on some prompts, as whoever quotes what it failed on; on one also in the loop."""
+    text = bytes(token for token in prompt if token < 256).decode()
+    if "break" in text or "raise" in text:
+        if "raise" in text:
+            asyncio.get_running_loop().call_soon(fail, text)
+        try:
+            int(text)
+        except ValueError as error:
+            start = max(text.find("break"), text.find("raise"))
+            raise ValueError(f"cannot take {text[start:]}") from error
+    return [*b"fine", EOS]
+
+
+def fail(text: str) -> None:
+    raise RuntimeError(f"nobody caught this: {text}")
 
 
 class ChildEngine(FakeEngine):
     """Loads for a moment, then says little for long; in mode `dies` its process then ends."""
 
     def __init__(self, config: object, path: Path) -> None:
-        super().__init__(state="loading", script=says("x" * 60), step_s=0.02)
+        script, step_s = SCRIPTS.get(MODE, (says("x" * 60), 0.02))
+        super().__init__(state="loading", script=script, step_s=step_s)
         self.progress = Loading("load", 1, 2)
         self.error: ServekitError | None = None
         self.process = None
@@ -38,11 +64,17 @@ class ChildEngine(FakeEngine):
         assert self.info is not None
         return self.info
 
+    def learn(self, vocabulary: object) -> None:
+        """It compiles nothing."""
+
     def kill(self) -> None:
         """There is no process."""
 
     async def stop(self) -> None:
         sys.stderr.write("engine stopped\n")
+
+
+SCRIPTS = {"breaks": (breaks, 0.02), "short": (says("Hello"), 0.0)}
 
 
 def fetch(source: str, sha256: object, progress: launch.Callable[[str, int, int], None]) -> Path:
@@ -61,7 +93,9 @@ launch.load_tokenizer = lambda path, template: ByteTokenizer()  # type: ignore[a
 if __name__ == "__main__":
     port, drain_s = int(sys.argv[2]), float(sys.argv[3])
     groups = json.loads(sys.argv[4])
-    groups["server"] |= {"port": port, "drain_s": drain_s}
+    groups["server"] = {**groups.get("server", {}), "port": port, "drain_s": drain_s}
+    if MODE == "breaks":
+        launch.log_to_stderr = log_everything
     config = tiny_config(**groups)
     try:
         code = launch.launch(config, plan(config), as_json=False)

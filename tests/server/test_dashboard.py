@@ -35,7 +35,7 @@ def request(*kinds: str, first: bool = False, finished: bool = False) -> EngineR
     answer = Words()
     answer.finished = finished
     events = [Event(0, kind, 0.0, 0.0, 0) for kind in kinds]  # type: ignore[arg-type]
-    made = EngineRequest(None, answer, events=events)  # type: ignore[arg-type]
+    made = EngineRequest(None, answer, 5, events=events)  # type: ignore[arg-type]
     made.first_at = 1.0 if first else None
     return made
 

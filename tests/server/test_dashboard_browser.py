@@ -41,7 +41,7 @@ def stats() -> Stats:
             "waiting": 2,
             "blocks_total": 64,
             "blocks_free": 48,
-            "blocks_cached": 8,
+            "blocks_remembering": 8,
             "block_size": 16,
             "prefix_miss_tokens_total": {},
             "refused_total": {},

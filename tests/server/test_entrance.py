@@ -142,7 +142,7 @@ def test_a_plan_names_files_of_the_server_that_are_not_here(tmp_path: Path) -> N
 
 def test_it_is_served_over_tls_and_not_without(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "one")
-    child = Child("serves", 0, 1.0, {"tls_cert": pair.cert, "tls_key": pair.key})
+    child = Child("serves", 0, 1.0, server={"tls_cert": pair.cert, "tls_key": pair.key})
     try:
         url = child.ready()
         assert url.startswith("https://127.0.0.1:")

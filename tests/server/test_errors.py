@@ -137,7 +137,6 @@ def test_what_completions_refuse(http: httpx.Client, fields: dict[str, Any], par
 @pytest.mark.parametrize(
     "fields",
     [
-        {"response_format": {"type": "json_object"}},
         {"tools": [{"type": "function"}]},
         {"tool_choice": "required"},
         {"guided_json": {"type": "object"}},

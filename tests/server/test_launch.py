@@ -25,16 +25,14 @@ CHAT = "/v1/chat/completions"
 class Child:
     """A server process; `said` is what it wrote to stderr so far."""
 
-    def __init__(
-        self, mode: str, port: int, drain_s: float, server: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, mode: str, port: int, drain_s: float, **groups: dict[str, Any]) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 str(ROOT / "tests/server/launch_child.py"),
                 mode,
                 *map(str, (port, drain_s)),
-                json.dumps({"server": server or {}}),
+                json.dumps(groups),
             ],
             stderr=subprocess.PIPE,
             text=True,

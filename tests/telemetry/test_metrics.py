@@ -28,9 +28,12 @@ def measured(*, vllm_names: bool = False) -> PrometheusExporter:
     metrics.first_token("chat", 0.12)
     metrics.answer("chat", "stop", tokens=5, decode_s=0.014, ttft_s=0.12, preemptions=1)
     metrics.tokens(prompt=10, cached=4, generated=5)
+    metrics.tenant_tokens("acme", "laptop", prompt=10, cached=4, completion=5)
     metrics.aborted("client_disconnected", 2)
     metrics.refused("queue_full")
     metrics.cache(block_size=16, tokens=50, dtype="float32", prefix_caching=True)
+    metrics.constrained("json_schema")
+    metrics.grammar_tried(0.003)
     metrics.sizes("planned", weights_bytes=100, kv_tokens=50)
     metrics.sizes("measured", weights_bytes=101, kv_tokens=49)
     return exporter

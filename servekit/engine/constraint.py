@@ -1,0 +1,64 @@
+"""Which tokens may come next in one answer, and the mask of a step over all such answers."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+_threads = LLExecutor(num_threads=max(1, min(8, (os.cpu_count() or 1) // 2)))
+"""Of the library, for masks of several rows."""
+
+
+class Constraint:
+    """One answer's place in its grammar.
+
+    The place follows from the tokens alone: it is sought when a mask is needed, so that the mask of
+    a step is never that of another one, and sought from the beginning after tokens were taken back.
+    """
+
+    def __init__(self, start: LLMatcher, vocab_size: int) -> None:
+        """`start` stands at the beginning of the grammar and is left there."""
+        self._start = start
+        self.vocab_size = vocab_size
+        self.matcher = start.deep_copy()
+        self._followed = 0
+
+    def follow(self, output: Sequence[int]) -> None:
+        """Afterwards the next mask is of the token after `output`."""
+        if self._followed > len(output):
+            self.matcher, self._followed = self._start.deep_copy(), 0
+        self.matcher.consume_tokens(list(output[self._followed :]))
+        self._followed = len(output)
+
+    def take_back(self, length: int) -> None:
+        """Tokens from `length` on are no longer so."""
+        if length < self._followed:
+            self.matcher, self._followed = self._start.deep_copy(), 0
+
+
+def forbid(
+    logits: torch.Tensor, rows: Sequence[int], constraints: Sequence[Constraint]
+) -> dict[int, str]:
+    """Sets to -inf, in place, what may not come next in `rows` of `logits` [rows, vocab].
+
+    Returns why by row for those whose grammar gave up; their logits mean nothing.
+    """
+    bits = allocate_token_bitmask(len(rows), constraints[0].vocab_size)  # [rows, vocab / 32]
+    matchers = [(one.matcher, place) for place, one in enumerate(constraints)]
+    fill_next_token_bitmask_par(_threads, matchers, bits)
+    packed = torch.from_numpy(bits).to(logits.device)
+    shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
+    allowed = ((packed[:, :, None] >> shifts) & 1).flatten(1).bool()
+    known = min(constraints[0].vocab_size, logits.shape[-1])
+    at = torch.tensor(rows, device=logits.device)
+    masked = logits[at]
+    masked[:, :known].masked_fill_(~allowed[:, :known], -torch.inf)
+    masked[:, known:] = -torch.inf
+    logits[at] = masked
+    return {
+        row: f"the grammar cannot be followed any further: {one.matcher.get_error()}"
+        for row, one in zip(rows, constraints, strict=True)
+        if one.matcher.is_error()
+    }
