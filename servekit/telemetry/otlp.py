@@ -4,6 +4,7 @@ Whoever has a trace gives it and goes on. When the collector is slow or gone, tr
 number; what comes then is dropped and counted.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from queue import Empty, Full, Queue
@@ -22,6 +23,10 @@ MOST_WAITING = 2048
 MOST_AT_ONCE = 128
 EVERY_S = 1.0
 """So long the first of those that are sent together waits for others."""
+
+
+# of a collector that is gone one line a try is enough: not one for each time it is tried again
+logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.ERROR)
 
 
 def resource_of(deployment: str) -> Resource:
