@@ -9,7 +9,9 @@ from litestar.handlers import BaseRouteHandler
 
 from servekit.server import errors, health, openapi, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
+from servekit.server.dashboard import routes as dashboard
 from servekit.server.service import Service
+from servekit.server.tracing import failed, tracing
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
 MIB = 1 << 20
@@ -42,19 +44,31 @@ def build_app(
         *openapi.HANDLERS,
         socket.stream,
     ]
+    if "admin" in classes:
+        handlers += dashboard.HANDLERS
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
+    traces = exporter.traces
+    if traces is not None:
+        service.metrics.traced = traces.counts
     return App(
         route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
         guards=[guard],
+        middleware=[] if traces is None else [tracing(traces, service.config.model.name)],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
-        exception_handlers=errors.handlers(service.metrics.refused),
+        exception_handlers=errors.handlers(lambda code: refused(service, code)),
         before_request=shut_while_loading,
         request_max_body_size=int(service.config.server.max_body_mib * MIB),
         state=State({"service": service}),
         openapi_config=None,
         logging_config=None,
     )
+
+
+def refused(service: Service, code: str) -> None:
+    """A request is answered with an error of that code."""
+    service.metrics.refused(code)
+    failed(code)
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:

@@ -21,6 +21,7 @@ from servekit.errors import (
 from servekit.model.vocabulary import Vocabulary, vocabulary_of
 from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
+from servekit.server.dashboard.board import Board
 from servekit.server.forms import is_constrained
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.grammars import Grammars
@@ -81,6 +82,7 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
     grammars: Grammars = field(init=False)
+    board: Board = field(default_factory=Board)
     _vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
@@ -235,6 +237,11 @@ class Service:
         for one in tuple(self.generations):
             one.end(error, reason)
 
+    def tick(self) -> None:
+        """To be called some times a second: the live page has a sample of each."""
+        running = (one for generation in self.generations for one in generation.running)
+        self.board.tick(self.metrics, running)
+
     def snapshot(self) -> dict[str, Reading]:
         """The engine's state by the keys of `telemetry.metrics`."""
         return snapshot(self.engine)
@@ -255,6 +262,6 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
         "kv_used": round(used * each),
-        "kv_cached": round(stats.blocks_cached * each),
+        "kv_cached": round(stats.blocks_remembering * each),
         "kv_free": round(stats.blocks_free * each),
     }
