@@ -20,13 +20,15 @@ from servekit.telemetry.metrics import Metrics
 class Used:
     """By a request until now. Nothing, for one that the engine did not let in.
 
-    Seconds count from the arrival; `finish_reasons` has one for each answer, null for one without
+    Seconds count from the arrival, those of `queue_s` until the engine began with it;
+    `finish_reasons` has one for each answer, null for one without
     an end.
     """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    queue_s: float | None
     ttft_s: float | None
     finish_reasons: Sequence[str | None]
 
@@ -43,6 +45,7 @@ class Entry(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    queue_s: float | None
     ttft_s: float | None
     total_s: float
     finish_reasons: Sequence[str | None]
@@ -111,11 +114,16 @@ class Bill:
             prompt_tokens=used.prompt_tokens,
             cached_tokens=used.cached_tokens,
             completion_tokens=used.completion_tokens,
-            ttft_s=None if used.ttft_s is None else round(used.ttft_s, 6),
+            queue_s=_microseconds(used.queue_s),
+            ttft_s=_microseconds(used.ttft_s),
             total_s=round(total_s, 6),
             finish_reasons=used.finish_reasons,
             error=error,
         )
+
+
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
 
 
 @dataclass(slots=True)

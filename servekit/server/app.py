@@ -7,7 +7,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 
-from servekit.server import errors, health, routes, socket
+from servekit.server import errors, health, openapi, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
 from servekit.server.service import Service
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
@@ -36,7 +36,8 @@ def build_app(
     service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
 ) -> Litestar:
     """The routes of these classes."""
-    handlers: list[BaseRouteHandler] = [*routes.HANDLERS, *health.HANDLERS, socket.stream]
+    handlers: list[BaseRouteHandler] = [*routes.HANDLERS, *health.HANDLERS, *openapi.HANDLERS]
+    handlers.append(socket.stream)
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
     return App(

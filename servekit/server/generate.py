@@ -250,11 +250,11 @@ class Generation:
 
     def _report(self, error: BaseException | None, unfinished: int) -> str | None:
         """The code of the error."""
-        usage = self.usage()
+        used = self._used()
         self.metrics.tokens(
-            prompt=usage.prompt_tokens,
-            cached=usage.prompt_tokens_details.cached_tokens,
-            generated=usage.completion_tokens,
+            prompt=used.prompt_tokens,
+            cached=used.cached_tokens,
+            generated=used.completion_tokens,
         )
         if isinstance(error, ServekitError):
             code: str | None = error.code

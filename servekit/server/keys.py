@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
@@ -70,8 +71,9 @@ def parse_keys(text: str, source: str) -> list[Key]:
             f"server.api_keys: {source} has no key; `servekit keys new --tenant NAME` makes one"
         )
     for what in ("sha256", "name"):
-        given = [getattr(key, what) for key in keys]
-        if twice := next((one for one in given if given.count(one) > 1), None):
+        given = Counter(getattr(key, what) for key in keys)
+        (twice, times), *_ = given.most_common(1)
+        if times > 1:
             raise ConfigError(f"server.api_keys: {source} has two keys of {what} {twice}")
     return keys
 

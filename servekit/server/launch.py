@@ -187,7 +187,8 @@ class Deployment:
         url = self.ports.url
         self.terminal.say(f"ready: {self.config.model.name} on {url}", style="bold green")
         chat = self.service.loaded.has_chat_template
-        self.terminal.say(curl_line(url, self.config.model.name, chat=chat))
+        keyed = self.config.server.api_keys is not None
+        self.terminal.say(curl_line(url, self.config.model.name, chat=chat, keyed=keyed))
         if self.as_json:
             ready = {"event": "ready", "url": url, "admin_url": self.ports.admin_url}
             print(json.dumps({**ready, "model": self.config.model.name}), flush=True)

@@ -11,18 +11,10 @@ from typing import Any
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError, UnsupportedField
 from servekit.server.chat import chat_job
+from servekit.server.forms import TextOptions
 from servekit.server.generate import Job
 from servekit.server.service import Service
-from servekit.server.wire import (
-    ChatRequest,
-    FlatSchemaFormat,
-    JsonSchemaFormat,
-    NamedSchema,
-    ResponseFormat,
-    ResponsesRequest,
-    SamplingFields,
-    TextFormat,
-)
+from servekit.server.wire import ChatRequest, ResponsesRequest, SamplingFields
 
 Message = dict[str, Any]
 
@@ -35,8 +27,8 @@ PART_KEYS = frozenset({"type", "text", "annotations", "logprobs"})
 OURS = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
     "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
 }
 """What the fields of a chat are called on this route, where an error points at one."""
 
@@ -107,11 +99,11 @@ async def response_job(
     """Raises RequestError in the words of this route."""
     if body.n not in (None, 1):
         raise RequestError("a response is one answer; leave out n", param="n")
-    if body.max_tokens is not None:
-        raise RequestError("max_tokens is called max_output_tokens here", param="max_tokens")
+    for name in ("max_tokens", "response_format"):
+        if getattr(body, name) is not None:
+            raise RequestError(f"{name} is called {OURS[name]} here", param=name)
     shared = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
-    if (form := form_of(body)) is not None:
-        shared["response_format"] = form
+    shared["response_format"] = (body.text or TextOptions()).response_format
     chat = ChatRequest(
         **shared, messages=messages_of(body), max_completion_tokens=body.max_output_tokens
     )
@@ -119,19 +111,9 @@ async def response_job(
         return await chat_job(chat, service, arrived, caller)
     except RequestError as error:
         error.param = OURS.get(error.param or "", error.param)
-        for chat_name in ("max_completion_tokens", "response_format"):
-            error.message = error.message.replace(chat_name, OURS[chat_name])
+        for theirs in ("max_completion_tokens", "response_format"):
+            error.message = error.message.replace(theirs, OURS[theirs])
         raise
-
-
-def form_of(body: ResponsesRequest) -> ResponseFormat | None:
-    """`text.format` as a chat says it."""
-    form = None if body.text is None else body.text.format
-    if form is not None and body.response_format is not None:
-        raise RequestError("response_format is called text.format here", param="response_format")
-    if not isinstance(form, FlatSchemaFormat):
-        return form
-    return JsonSchemaFormat(NamedSchema(form.name, form.schema, form.description, form.strict))
 
 
 def described(body: ResponsesRequest) -> dict[str, Any]:
@@ -143,7 +125,7 @@ def described(body: ResponsesRequest) -> dict[str, Any]:
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "metadata": body.metadata or {},
-        "text": {"format": (body.text and body.text.format) or TextFormat()},
+        "text": body.text or TextOptions(),
         "tools": [],
         "tool_choice": "none",
         "parallel_tool_calls": False,

@@ -76,11 +76,13 @@ def used_by(running: Sequence[Running], n: int, arrived: float) -> Used:
     """Of what the engine let in; a prompt counts once, however many (`n`) answers it got."""
     prompts = [running[i : i + n] for i in range(0, len(running), n)]
     taken = [answers for answers in prompts if any(one.let_in for one in answers)]
+    queued = [one.queue_s for one in running if one.queue_s is not None]
     first = min((one.first_at for one in running if one.first_at is not None), default=None)
     return Used(
         prompt_tokens=sum(answers[0].prompt_tokens for answers in taken),
         cached_tokens=sum(answers[0].cached_tokens for answers in taken),
         completion_tokens=sum(one.answer.completion_tokens for one in running),
+        queue_s=min(queued, default=None),
         ttft_s=None if first is None else first - arrived,
         finish_reasons=[one.finish for one in running],
     )

@@ -21,6 +21,7 @@ from servekit.errors import (
 from servekit.model.vocabulary import Vocabulary, vocabulary_of
 from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
+from servekit.server.forms import is_constrained
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.grammars import Grammars
 from servekit.server.keys import KeyRing
@@ -28,7 +29,7 @@ from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
-from servekit.server.wire import ChatRequest, CompletionRequest, is_constrained
+from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.ledger import Ledger
 from servekit.telemetry.metrics import Metrics, Reading
 
@@ -169,7 +170,7 @@ class Service:
         continues = (
             isinstance(body, CompletionRequest)
             or bool(body.continue_final_message)
-            or is_constrained(body)
+            or is_constrained(body.response_format, body.regex, body.choice)
         )
 
         def new_answer() -> Answer:

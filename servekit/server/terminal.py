@@ -98,8 +98,11 @@ def terminal() -> Terminal:
     return Bars(console) if console.is_terminal else Lines()
 
 
-def curl_line(url: str, model: str, *, chat: bool) -> str:
-    """To paste: a first streamed answer; a model without a chat template completes text."""
+def curl_line(url: str, model: str, *, chat: bool, keyed: bool) -> str:
+    """To paste: a first streamed answer; a model without a chat template completes text.
+
+    With `keyed` the shell puts $KEY into it.
+    """
     body: dict[str, object] = {"model": model, "stream": True, "temperature": 0}
     if chat:
         route = "chat/completions"
@@ -107,7 +110,8 @@ def curl_line(url: str, model: str, *, chat: bool) -> str:
     else:
         route = "completions"
         body["prompt"] = "The capital of France is"
+    key = '-H "authorization: Bearer $KEY" ' if keyed else ""
     return (
-        f"curl -N {url}/v1/{route} -H 'content-type: application/json' "
+        f"curl -N {url}/v1/{route} {key}-H 'content-type: application/json' "
         f"-d {shlex.quote(json.dumps(body))}"
     )

@@ -90,8 +90,9 @@ class Ledger:
     def _settle(self, batch: list[Line]) -> None:
         try:
             self._append(b"".join(line for line, _ in batch))
-        except OSError as error:
-            log.error("telemetry.ledger: %s cannot be written: %s", self.path, error.strerror)
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            why = getattr(error, "strerror", None) or type(error).__name__
+            log.error("telemetry.ledger: %s cannot be written: %s", self.path, why)
             for _, written in batch:
                 written.set_exception(
                     LedgerUnwritable(

@@ -1,6 +1,7 @@
 """What requests used is counted by tenant and written down before a client hears the end."""
 
 import json
+import os
 import re
 import signal
 import threading
@@ -14,10 +15,12 @@ import httpx
 import pytest
 
 from servekit.errors import NotReady
+from servekit.telemetry.ledger import Locked
 from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, Running, chat_body, chunks_of, eventually, says
 from tests.server.keyed import bearer, key_file, line
 from tests.server.test_launch import Child
+from tests.telemetry.test_ledger import instead
 
 CHAT = "/v1/chat/completions"
 Entry = dict[str, Any]
@@ -69,6 +72,7 @@ def test_a_finished_request_has_one_line(metered: Metered, stream: bool) -> None
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
         "completion_tokens": usage["completion_tokens"],
+        "queue_s": 0.25,
         "finish_reasons": ["stop", "stop"],
         "error": None,
     }
@@ -86,6 +90,17 @@ def test_tokens_are_counted_by_tenant_and_key(metered: Metered) -> None:
         ("acme", "two", "cached"): 32,
         ("acme", "two", "completion"): 28,
     }
+
+
+def test_what_tenants_used_adds_up_to_what_was_served(metered: Metered) -> None:
+    metered.http.post(CHAT, json=chat_body(n=3))
+    metered.engine.refusal = ("full", "queue_full", 1.0)
+    metered.http.post(CHAT, json=chat_body())
+    text = metered.http.get("/metrics").text
+    names = {"prompt": "prompt", "cached": "prompt_cached", "completion": "generation"}
+    for kind, name in names.items():
+        (total,) = re.findall(rf"^servekit_{name}_tokens_total (\S+)", text, re.MULTILINE)
+        assert metered.tokens()["acme", "one", kind] == float(total) > 0, kind
 
 
 def test_strangers_make_no_time_series(http: httpx.Client) -> None:
@@ -141,7 +156,7 @@ def test_nobody_hears_an_end_that_cannot_be_written_down(
     def full(file: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("servekit.telemetry.ledger.os.write", full)
+    monkeypatch.setattr("servekit.telemetry.ledger.os.write", instead(metered.ledger, full))
     answer = metered.http.post(CHAT, json=chat_body(stream=stream))
     monkeypatch.undo()
     if stream:
@@ -152,6 +167,31 @@ def test_nobody_hears_an_end_that_cannot_be_written_down(
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert metered.http.post(CHAT, json=chat_body(stream=stream)).status_code == 200
     assert len(metered.entries()) == 1
+
+
+def test_a_ledger_that_is_slow_holds_up_only_who_ends(metered: Metered) -> None:
+    """Somebody else holds the file: ends wait for it, streams that run do not."""
+    file = os.open(metered.ledger, os.O_RDWR)
+    metered.engine.script, metered.engine.step_s = says("x" * 200), 0.005
+    ended: list[float] = []
+
+    def end_one() -> None:
+        body = chat_body(max_tokens=1)
+        ended.append(
+            metered.server.client(headers=bearer("sk-2")).post(CHAT, json=body).status_code
+        )
+
+    ending = threading.Thread(target=end_one)
+    with Locked(file), metered.http.stream("POST", CHAT, json=chat_body(stream=True)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        ending.start()
+        for _ in range(200):
+            next(lines)
+        assert ended == []
+    ending.join(10)
+    os.close(file)
+    assert ended == [200]
 
 
 def ask_until_it_dies(url: str, heard: list[str], number: int) -> None:

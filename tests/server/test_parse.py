@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,12 @@ from servekit.errors import RequestError, UnsupportedMedia
 from servekit.server.completions import prompts
 from servekit.server.limits import check_fields
 from servekit.server.parse import parse
-from servekit.server.wire import ChatRequest, CompletionRequest
+from servekit.server.wire import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
@@ -21,11 +27,36 @@ values = st.recursive(
 names = st.sampled_from([*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__])
 
 
+KINDS = [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
+GOOD = (
+    b'{"model": "tiny", "messages": [{"role": "user", "content": "h\\u00e9"}], "prompt": [[1, 2]],'
+    b' "tokens": [3], "stop": ["a"], "logit_bias": {"5": -1e2}, "stream": true, "seed": 7}'
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(body=st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes_are_refused_and_nothing_else(body: bytes) -> None:
+def test_random_bytes_are_refused_and_nothing_else(kind: type[msgspec.Struct], body: bytes) -> None:
     with suppress(RequestError):
-        parse(body, "application/json", ChatRequest)
+        parse(body, "application/json", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    cuts=st.lists(
+        st.tuples(st.integers(0, len(GOOD)), st.integers(0, 6), st.binary(max_size=6)), max_size=4
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_a_good_body_with_some_bytes_changed_is_read_or_refused(
+    kind: type[msgspec.Struct], cuts: list[tuple[int, int, bytes]]
+) -> None:
+    body = GOOD
+    for start, removed, added in cuts:
+        body = body[:start] + added + body[start + removed :]
+    with suppress(RequestError):
+        parse(body, "application/json", kind)
 
 
 @pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])

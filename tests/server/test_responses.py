@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from servekit.model.grammar import json_grammar
 from tests.server.conftest import EOS, Running, says
 
 PATH = "/v1/responses"
@@ -138,30 +139,6 @@ def test_timings_come_where_they_are_asked_for(server: Running, http: httpx.Clie
     assert "timings" not in answered(http)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"type": "json_object"},
-        {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True},
-    ],
-)
-def test_a_format_of_text_is_the_response_format_of_a_chat(
-    server: Running, http: httpx.Client, form: dict[str, Any]
-) -> None:
-    response = answered(http, text={"format": form})
-    flat = dict(form)
-    chat: dict[str, Any] = {"type": flat.pop("type")}
-    if flat:
-        chat["json_schema"] = flat
-    messages = [{"role": "user", "content": "hi"}]
-    body = {"model": "tiny", "messages": messages, "response_format": chat}
-    assert http.post("/v1/chat/completions", json=body).status_code == 200
-    asked, same = [stream.sampling.grammar for stream in server.engine.streams]
-    assert asked == same is not None
-    shown = {name: value for name, value in response["text"]["format"].items() if value is not None}
-    assert shown == form
-
-
 def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.Client) -> None:
     server.engine.script = lambda prompt, sampling: [*b"one two", EOS]
     assert text_of(answered(http, stop=" two", top_k=3, seed=5)) == "one"
@@ -188,7 +165,13 @@ def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.C
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"text": {"format": {"type": "json_schema"}}}, "/text/format/name"),
-        ({"text": {"format": {"type": "grammar"}}}, "/text/format/type"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": False}}},
+            "text.format",
+        ),
+        ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex"),
+        ({"text": {"verbosity": "low"}}, "/text"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"messages": []}, "messages"),
     ],
@@ -200,6 +183,17 @@ def test_what_a_response_cannot_do_is_refused_by_name(
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
     assert "max_completion_tokens" not in answer.json()["error"]["message"]
+
+
+def test_a_text_format_reaches_the_engine_and_is_repeated(
+    server: Running, http: httpx.Client
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}}
+    given = {"type": "json_schema", "name": "thing", "schema": schema, "strict": True}
+    answer = http.post(PATH, json={"model": "tiny", "input": "hi", "text": {"format": given}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text"]["format"] == {**given, "description": None}
+    assert server.engine.streams[-1].sampling.grammar == json_grammar(schema)
 
 
 def test_what_has_no_effect_is_named(http: httpx.Client) -> None:

@@ -49,12 +49,13 @@ def test_bars_show_every_phase_and_survive_being_closed() -> None:
 
 
 def test_the_line_to_paste_is_one_shell_command_with_json_in_it() -> None:
-    words = shlex.split(curl_line("http://127.0.0.1:1", "it's", chat=True))
+    words = shlex.split(curl_line("http://127.0.0.1:1", "it's", chat=True, keyed=False))
     assert words[:3] == ["curl", "-N", "http://127.0.0.1:1/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "it's"
 
 
 def test_a_model_without_a_chat_template_is_asked_to_complete() -> None:
-    words = shlex.split(curl_line("http://127.0.0.1:1", "base", chat=False))
+    words = shlex.split(curl_line("http://127.0.0.1:1", "base", chat=False, keyed=True))
     assert words[2] == "http://127.0.0.1:1/v1/completions"
+    assert words[3:5] == ["-H", "authorization: Bearer $KEY"]
     assert "prompt" in json.loads(words[-1])

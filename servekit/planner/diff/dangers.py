@@ -125,6 +125,8 @@ RULES = (
     Danger("server.drain_s", _lower, "long requests are cut when it is stopped"),
     Danger("server.max_body_mib", _lower, "larger bodies, accepted until now, get 413"),
     Danger("server.max_connections", _lower, "more connections are turned away"),
+    Danger("telemetry.log_prompts", _becomes(True), "prompts of users are written to the log"),
+    Danger("telemetry.ledger", _gone, "what tenants use is no longer written down"),
     Danger("telemetry.exporter", _becomes("none"), "dashboards and alerts no longer see it"),
 )
 

@@ -30,6 +30,8 @@ SLO = f"{BASE} slo.ttft_ms=500 slo.tpot_ms=50 slo.goodput_per_s=1"
         (f"{BASE} server=local", "server.host=0.0.0.0", "listens beyond this machine"),
         (f"{BASE} server.api_keys=env:K", "server.api_keys=null", "nobody is asked for a key"),
         (f"{BASE} server=local", "server.api_keys=/keys", "clients without a key get 401"),
+        (BASE, "telemetry.log_prompts=true", "prompts of users are written to the log"),
+        (f"{BASE} telemetry.ledger=/l", "telemetry.ledger=null", "no longer written down"),
         (TLS, "server.tls_cert=null server.tls_key=null", "travel unencrypted"),
         (BASE, "server.tls_cert=/c server.tls_key=/k", "must follow to https"),
         (SLO, "slo.ttft_ms=900", "slo.ttft_ms 500.0 -> 900.0: the promise to users is loosened"),
