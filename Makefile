@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test lint clean
+.PHONY: serve test lint clean chromium
 serve: $(VENV)/.serve
 	$(BIN)/servekit +recipe=$(RECIPE) $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test chromium
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -17,6 +17,11 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy
+
+# The browser that the live page is tried in. Where it is missing and cannot be installed, its tests say so.
+chromium:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -q && apt-get install -q -y --no-install-recommends chromium || true; fi
 
 # torch first and alone: whatever depends on it must find it installed, at the pinned version.
 $(VENV)/.torch: constraints.txt

@@ -217,8 +217,8 @@ class TelemetryConfig(Group):
         "under these too"
     )
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
-        description="an OpenTelemetry collector, http://host:4318, that metrics are sent to; "
-        "null: none"
+        description="an OpenTelemetry collector, http://host:4318, that traces and metrics are "
+        "sent to; null: none"
     )
     step_log: str | None = Field(
         description="a file that every step is written to as a line of JSON, for "

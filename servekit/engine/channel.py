@@ -16,6 +16,8 @@ import zmq
 from servekit.config.schema import Config
 from servekit.engine.messages import FromEngine, ToEngine
 
+READABLE = int(zmq.POLLIN)
+
 LINGER_MS = 2000
 """How long a last message may take to leave."""
 
@@ -60,26 +62,33 @@ class Mailbox:
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._encoder = msgspec.msgpack.Encoder()
         self._sending = threading.Lock()
+        self._pollers: dict[int | None, zmq.Poller] = {}
 
     def receive(self, wait_s: float | None, until: int | None = None) -> list[ToEngine]:
         """All that has come; if nothing has, waits for it so long, None for ever.
 
         It waits no longer once the descriptor `until` can be read.
         """
+        messages = self._come()
+        if messages or wait_s == 0:
+            return messages
+        self._poller(until).poll(None if wait_s is None else int(wait_s * 1000))
+        return self._come()
+
+    def _come(self) -> list[ToEngine]:
         messages: list[ToEngine] = []
-        self._wait(None if wait_s is None else int(wait_s * 1000), until)
-        while self._incoming.poll(0):
+        while int(self._incoming.get(zmq.EVENTS)) & READABLE:
             messages.append(self._decoder.decode(self._incoming.recv()))
         return messages
 
-    def _wait(self, wait_ms: int | None, until: int | None) -> None:
-        if until is None:
-            self._incoming.poll(wait_ms)
-            return
-        poller = zmq.Poller()
-        poller.register(self._incoming, zmq.POLLIN)
-        poller.register(until, zmq.POLLIN)
-        poller.poll(wait_ms)
+    def _poller(self, until: int | None) -> zmq.Poller:
+        """Kept: this is asked for several times a step."""
+        if (poller := self._pollers.get(until)) is None:
+            poller = self._pollers[until] = zmq.Poller()
+            poller.register(self._incoming, zmq.POLLIN)
+            if until is not None:
+                poller.register(until, zmq.POLLIN)
+        return poller
 
     def send(self, message: FromEngine) -> None:
         """Also from the thread that loads, while the loop's own says that it is there."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
@@ -48,17 +49,33 @@ def forbid(
     bits = allocate_token_bitmask(len(rows), constraints[0].vocab_size)  # [rows, vocab / 32]
     matchers = [(one.matcher, place) for place, one in enumerate(constraints)]
     fill_next_token_bitmask_par(_threads, matchers, bits)
-    packed = torch.from_numpy(bits).to(logits.device)
-    shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
-    allowed = ((packed[:, :, None] >> shifts) & 1).flatten(1).bool()
     known = min(constraints[0].vocab_size, logits.shape[-1])
+    forbidden = ~unpacked(bits, logits.device)[:, :known]
     at = torch.tensor(rows, device=logits.device)
-    masked = logits[at]
-    masked[:, :known].masked_fill_(~allowed[:, :known], -torch.inf)
+    masked = logits if len(rows) == len(logits) else logits[at]
+    masked[:, :known].masked_fill_(forbidden, -torch.inf)
     masked[:, known:] = -torch.inf
-    logits[at] = masked
+    if masked is not logits:
+        logits[at] = masked
     return {
         row: f"the grammar cannot be followed any further: {one.matcher.get_error()}"
         for row, one in zip(rows, constraints, strict=True)
         if one.matcher.is_error()
     }
+
+
+def unpacked(bits: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Of int32 [rows, words], lowest bit first: bool [rows, 32 * words], on the device.
+
+    A processor has no fast shifts over a tensor; to an accelerator, bits are the shorter way.
+    """
+    if device.type == "cpu":
+        ones = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")
+        return torch.from_numpy(ones).view(torch.bool)
+    return shifted(torch.from_numpy(bits).to(device))
+
+
+def shifted(words: torch.Tensor) -> torch.Tensor:
+    """The same by shifts."""
+    places = torch.arange(32, device=words.device, dtype=torch.int32)
+    return ((words[:, :, None] >> places) & 1).flatten(1).bool()

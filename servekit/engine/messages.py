@@ -120,7 +120,8 @@ class Stats(msgspec.Struct, frozen=True):
 
     `prefix_miss_tokens_total` is by reason, `refused_total` by the error's code. `predicted_ttft_s`
     is for a typical request that came now; None: nothing is known yet. `slots_unfilled` are places
-    for a token in blocks in use that hold none yet.
+    for a token in blocks in use that hold none yet. Cached blocks can be found, those that are held
+    too; `blocks_remembering` are the free ones among them.
     """
 
     running: int
@@ -129,6 +130,7 @@ class Stats(msgspec.Struct, frozen=True):
     blocks_total: int
     blocks_free: int
     blocks_cached: int
+    blocks_remembering: int
     block_size: int
     batch_rows: int
     batch_tokens: int

@@ -11,6 +11,7 @@ from servekit.errors import ConfigError, RequestError, TemplateError
 from servekit.model.chat import ChatTemplate, Message
 from servekit.model.gguf_tokenizer import read_gguf_tokenizer
 from servekit.model.hf_tokenizer import read_hf_tokenizer
+from servekit.model.text_bound import longest_token
 from servekit.model.text_stream import TextStream, token_table
 from servekit.model.tokenizer_parts import TokenizerParts
 
@@ -46,7 +47,8 @@ class Tokenizer:
     """One model's tokenizer; all methods are thread-safe.
 
     `vocab_size` is the highest id plus one; the embedding may be padded beyond it. `eos_ids` are
-    all ids that end a turn.
+    all ids that end a turn. `longest_token` is how many characters one can stand for at most, None
+    if that has no bound.
     """
 
     def __init__(self, parts: TokenizerParts, templates: Mapping[str, str]) -> None:
@@ -56,6 +58,7 @@ class Tokenizer:
             name: ChatTemplate(text, parts.special_tokens) for name, text in templates.items()
         }
         self.vocab_size = len(self._table.pieces)
+        self.longest_token = longest_token(parts.backend, self._table.pieces)
         self.bos_id = parts.bos_id
         self.eos_ids = parts.eos_ids
 

@@ -61,6 +61,11 @@ class BlockPool:
         """Empty, evictable and kept ones together; it is asked for all the time."""
 
     @property
+    def num_remembering(self) -> int:
+        """Free blocks whose content can be found."""
+        return self.num_free - len(self.empty)
+
+    @property
     def evictable(self) -> list[int]:
         """In the order in which they go."""
         return [block for turn, listed in self.turns for block in self._still(turn, listed)]

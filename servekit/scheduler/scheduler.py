@@ -181,6 +181,7 @@ class Scheduler:
             blocks_total=self.kv.settings.num_blocks - 1,
             blocks_free=self.kv.num_free,
             blocks_cached=self.kv.cache.index.num_cached,
+            blocks_remembering=self.kv.pool.num_remembering,
             block_size=self.kv.block_size,
             steps_total=self.steps_total,
             preemptions_total=self.shortage.preemptions_total,

@@ -18,6 +18,8 @@ class SchedulerStats:
     blocks_total: int
     blocks_free: int
     blocks_cached: int
+    blocks_remembering: int
+    """Of the free ones, those whose content can be found."""
     block_size: int
     steps_total: int
     preemptions_total: int

@@ -5,10 +5,13 @@ from typing import Any
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler
 
-from servekit.server import errors, health, openapi, routes
+from servekit.server import errors, health, openapi, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
+from servekit.server.dashboard import routes as dashboard
 from servekit.server.service import Service
+from servekit.server.tracing import failed, tracing
 from servekit.telemetry.exporters import NoExporter, PrometheusExporter
 
 MIB = 1 << 20
@@ -22,24 +25,50 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
         request.app.state.service.ensure_ready()
 
 
+class App(Litestar):
+    """HEAD is answered as GET is; the server sends no body with it."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await super().__call__(scope, receive, send)
+
+
 def build_app(
     service: Service, exporter: Exporter, classes: frozenset[Access] = frozenset(CLASSES)
 ) -> Litestar:
     """The routes of these classes."""
-    handlers = [*routes.HANDLERS, *health.HANDLERS, *openapi.HANDLERS]
+    handlers: list[BaseRouteHandler] = [
+        *routes.HANDLERS,
+        *health.HANDLERS,
+        *openapi.HANDLERS,
+        socket.stream,
+    ]
+    if "admin" in classes:
+        handlers += dashboard.HANDLERS
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
-    return Litestar(
+    traces = exporter.traces
+    if traces is not None:
+        service.metrics.traced = traces.counts
+    return App(
         route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
         guards=[guard],
+        middleware=[] if traces is None else [tracing(traces, service.config.model.name)],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
-        exception_handlers=errors.handlers(service.metrics.refused),
+        exception_handlers=errors.handlers(lambda code: refused(service, code)),
         before_request=shut_while_loading,
         request_max_body_size=int(service.config.server.max_body_mib * MIB),
         state=State({"service": service}),
         openapi_config=None,
         logging_config=None,
     )
+
+
+def refused(service: Service, code: str) -> None:
+    """A request is answered with an error of that code."""
+    service.metrics.refused(code)
+    failed(code)
 
 
 def metrics_route(exporter: PrometheusExporter) -> Any:

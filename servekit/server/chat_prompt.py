@@ -1,5 +1,6 @@
 """Messages become the prompt of a chat: checked, rendered by the template, tokenised."""
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -7,7 +8,8 @@ import msgspec
 
 from servekit.errors import RequestError, TemplateError, UnsupportedField
 from servekit.server import ignored
-from servekit.server.service import Service, Tokenizer
+from servekit.server.limits import MAX_MESSAGES, MAX_PARTS
+from servekit.server.service import THREAD_ABOVE_CHARACTERS, Service, Tokenizer
 from servekit.server.wire import ChatRequest, TokenizeRequest
 
 MARK = "\ue000continue\ue001"
@@ -24,6 +26,9 @@ TOOL_TURNS: list[dict[str, Any]] = [
 ]
 """What comes before the answer of a tool."""
 
+MESSAGE_CHARACTERS = 128
+"""What a message costs a template, beside its text, in characters of text."""
+
 OWN_VARIABLES = {"messages", "add_generation_prompt", "tools", "documents"}
 """Variables of a template that are not set through chat_template_kwargs."""
 
@@ -35,6 +40,8 @@ def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     if not messages:
         raise RequestError("messages is empty; send at least one", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise RequestError(f"{len(messages)} messages, at most {MAX_MESSAGES}", param="messages")
     for index, message in enumerate(messages):
         _check_message(message, f"/messages/{index}")
     return messages
@@ -45,6 +52,10 @@ def _check_message(message: dict[str, Any], pointer: str) -> None:
         raise RequestError("a message needs a role, a string", param=f"{pointer}/role")
     content = message.get("content")
     if isinstance(content, list):
+        if len(content) > MAX_PARTS:
+            raise RequestError(
+                f"{len(content)} content parts, at most {MAX_PARTS}", param=f"{pointer}/content"
+            )
         for index, part in enumerate(content):
             _check_part(part, f"{pointer}/content/{index}")
     elif content is None and not message.get("tool_calls"):
@@ -145,4 +156,20 @@ async def chat_tokens(body: ChatRequest | TokenizeRequest, service: Service) -> 
             f"chat_template_kwargs has {', '.join(sorted(taken))}, which the request itself says",
             param="chat_template_kwargs",
         )
-    return await service.encode(chat_text(body, service), bool(body.add_special_tokens))
+    # a request to generate must fit; who only counts tokens may count more
+    param = "messages" if isinstance(body, ChatRequest) else None
+    if length(body.messages or []) > THREAD_ABOVE_CHARACTERS:
+        text = await asyncio.to_thread(chat_text, body, service)
+    else:
+        text = chat_text(body, service)
+    return await service.encode(text, bool(body.add_special_tokens), param)
+
+
+def length(messages: list[dict[str, Any]]) -> int:
+    """About how many characters the template has to deal with."""
+    return sum(
+        MESSAGE_CHARACTERS + len(content)
+        if isinstance(content := message.get("content"), str)
+        else MESSAGE_CHARACTERS + sum(len(part["text"]) for part in content or ())
+        for message in messages
+    )

@@ -27,6 +27,8 @@ Prompt = str | list[int]
 def prompts(body: CompletionRequest) -> list[Prompt]:
     """The four forms of `prompt` as one list of texts and id lists."""
     given = body.prompt
+    if not isinstance(given, str) and given and not isinstance(given[0], int):
+        _check_count(len(given))
     if isinstance(given, str):
         found: list[Prompt] = [given]
     elif given and all(isinstance(item, int) for item in given):
@@ -41,18 +43,22 @@ def prompts(body: CompletionRequest) -> list[Prompt]:
         )
     if not found:
         raise RequestError("prompt is an empty list", param="prompt")
-    if len(found) > limits.MAX_PROMPTS:
-        raise RequestError(
-            f"{len(found)} prompts in one request, at most {limits.MAX_PROMPTS}", param="prompt"
-        )
     return found
+
+
+def _check_count(prompts: int) -> None:
+    if prompts > limits.MAX_PROMPTS:
+        raise RequestError(
+            f"{prompts} prompts in one request, at most {limits.MAX_PROMPTS}", param="prompt"
+        )
 
 
 async def prompt_tokens(prompt: Prompt, body: CompletionRequest, service: Service) -> list[int]:
     """Token ids are taken as they are."""
     if isinstance(prompt, str):
-        ids = await service.encode(prompt, body.add_special_tokens is not False)
+        ids = await service.encode(prompt, body.add_special_tokens is not False, "prompt")
     else:
+        service.room.check_ids(len(prompt))
         limits.check_token_ids(prompt, service.vocab_size, "prompt")
         ids = prompt
     if not ids:

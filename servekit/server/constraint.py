@@ -17,15 +17,15 @@ import msgspec
 
 from servekit.errors import RequestError
 from servekit.model.grammar import choice_grammar, json_grammar, regex_grammar
-from servekit.server.service import Service
-from servekit.server.wire import (
+from servekit.server.forms import (
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedSchema,
     ResponseFormat,
-    SamplingFields,
     TextFormat,
 )
+from servekit.server.service import Service
+from servekit.server.wire import SamplingFields
 
 MAX_SCHEMA_BYTES = 128 << 10
 MAX_SCHEMA_DEPTH = 64
@@ -62,7 +62,7 @@ def constraint_of(
     regex: str | None = None,
     choice: Sequence[str] | None = None,
 ) -> Constraint | None:
-    """Checked for size only. /v1/responses asks with its `text.format` as a ResponseFormat."""
+    """Checked for size only; None for no constraint."""
     asked = []
     if response_format is not None and not isinstance(response_format, TextFormat):
         asked.append("response_format")

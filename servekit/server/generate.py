@@ -30,8 +30,10 @@ from servekit.server.limits import SEEDS
 from servekit.server.running import RequestStream, Running, Taken, timings_of, used_by
 from servekit.server.text import Answer, Piece
 from servekit.server.timing import spent_before
+from servekit.server.tracing import CURRENT, tell
 from servekit.server.wire import PromptTokensDetails, Usage
 from servekit.telemetry.metrics import Metrics, Operation
+from servekit.telemetry.traces import Trace
 
 
 class Engine(Protocol):
@@ -84,6 +86,7 @@ class Generation:
     engine: Engine
     metrics: Metrics
     bill: Bill
+    trace: Trace | None = field(default_factory=CURRENT.get)
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -264,5 +267,7 @@ class Generation:
             code = None if error is None else EngineError.code
         if unfinished and code is not None:
             self.metrics.aborted(self._ended_by or code, unfinished)
-        self.metrics.request(self.job.operation, time.monotonic() - self.job.arrived, code)
+        now = time.monotonic()
+        self.metrics.request(self.job.operation, now - self.job.arrived, code)
+        tell(self, code, now)
         return code if code is None or self._ended_by is None else self._ended_by

@@ -127,7 +127,8 @@ class Child:
         self._taught: Vocabulary | None = None
 
     def objection(self, grammar: str, vocabulary: Vocabulary) -> str:
-        if self.process is None or self._taught is not vocabulary:
+        ended = self.process is None or self.process.poll() is not None
+        if ended or self._taught is not vocabulary:
             self._end()
             self.process = self._spawn()
             self._taught = vocabulary

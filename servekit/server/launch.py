@@ -78,12 +78,12 @@ class Deployment:
         self, config: Config, plan: Plan, sockets: list[socket.socket], as_json: bool
     ) -> None:
         self.config, self.plan, self.as_json = config, plan, as_json
-        exporter = exporter_of(config)
-        self.metrics = metrics_of(config, plan, exporter, lambda: self.service.snapshot())
+        self.exporter = exporter_of(config)
+        self.metrics = metrics_of(config, plan, self.exporter, lambda: self.service.snapshot())
         self.lifecycle = Lifecycle()
         self.service = Service(config, Unstarted(), self.metrics, self.lifecycle, plan.to_json())
         self.engine: EngineClient | None = None
-        self.ports = Ports(sockets, self.service, exporter)
+        self.ports = Ports(sockets, self.service, self.exporter)
         self.stop_asked = asyncio.Event()
         self.terminal: Terminal = terminal()
 
@@ -105,6 +105,7 @@ class Deployment:
             if self.engine is not None:
                 await self.engine.stop()
             self.service.accounts.close()
+            await in_thread(lambda: self.exporter.close(LAST_EVENTS_S))
 
     def on_signal(self, number: int) -> None:
         """The second time, nothing is waited for."""
@@ -167,6 +168,7 @@ class Deployment:
                 self.lifecycle.progress(progress.phase, progress.done, progress.total)
             if self.lifecycle.state != "failed":
                 self.terminal.show(self.lifecycle.phases)
+            self.service.tick()
             stopped = self.service.engine.heartbeat.stopped
             await asyncio.sleep(POLL_S)
             # looked at twice: it may have been this process that stood still

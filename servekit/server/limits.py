@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 MAX_CHOICES = 16
 MAX_PROMPTS = 128
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKENS = 128
@@ -71,6 +73,23 @@ class Room:
             max_servable_tokens=self.max_servable_tokens,
             param=param,
         )
+
+    def check_text(self, characters: int, longest_token: int | None, param: str) -> None:
+        """Raises ContextTooLong for text of more tokens than there is room for, whichever it has;
+        a token stands for `longest_token` characters at most."""
+        if longest_token is None or characters <= self.tokens * longest_token:
+            return
+        error = self.refusal(-(-characters // longest_token), 1, param)
+        error.message = (
+            f"{characters} characters are at least {error.details['prompt_tokens']} tokens, but "
+            f"this deployment serves at most {self.tokens} a request; shorten the prompt"
+        )
+        raise error
+
+    def check_ids(self, tokens: int) -> None:
+        """Raises ContextTooLong for a prompt of so many token ids, before they are looked at."""
+        if tokens >= self.tokens:
+            raise self.refusal(tokens, 1, "prompt")
 
     def max_tokens(self, prompt_tokens: int, asked: int | None, default: int, param: str) -> int:
         """What is asked for if it fits; with nothing asked, `default` or the room that is left."""

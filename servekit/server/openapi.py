@@ -26,6 +26,7 @@ from servekit.server.wire import (
     DetokenizeResponse,
     ModelCard,
     ModelList,
+    ResponsesRequest,
     TokenizeRequest,
     TokenizeResponse,
 )
@@ -81,6 +82,7 @@ EVENTS = ("text/event-stream",)
 BODIES = {
     "/v1/chat/completions": Body(ChatRequest, ChatCompletion, EVENTS),
     "/v1/completions": Body(CompletionRequest, Completion, EVENTS),
+    "/v1/responses": Body(ResponsesRequest, dict, EVENTS),
     "/tokenize": Body(TokenizeRequest, TokenizeResponse),
     "/detokenize": Body(DetokenizeRequest, DetokenizeResponse),
     "/v1/models": Body(gives=ModelList),

@@ -29,6 +29,7 @@ CONSTRAINTS = frozenset(
         *("logprob_token_ids", "reasoning_effort", "thinking_token_budget", "cache_salt"),
         *("typical_p", "mirostat", "logits_processors"),
         *("extra_body", "extra_args", "vllm_xargs", "nvext", "sampling_params"),
+        *("previous_response_id", "conversation", "reasoning", "moderation", "input"),
         *("prompt", "messages", "max_completion_tokens", "top_logprobs"),
     }
 )
@@ -43,6 +44,10 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "echo": (False,),
     "best_of": (1,),
+    "background": (False,),
+    "include": ([],),
+    "text": ({},),
+    "truncation": ("disabled",),
     "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1,),

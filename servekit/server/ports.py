@@ -14,7 +14,7 @@ import uvicorn
 from servekit.config.serving import ServerConfig
 from servekit.errors import ServekitError
 from servekit.server.access import CLASSES, Access
-from servekit.server.app import Exporter, build_app
+from servekit.server.app import MIB, Exporter, build_app
 from servekit.server.entrance import tls_files
 from servekit.server.protocol import BoundedConfig, Bounds
 from servekit.server.service import Service
@@ -65,6 +65,15 @@ def allow_files(connections: int) -> None:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def connections_allowed(config: ServerConfig) -> int:
+    """Of each port: as configured, or what the limit of open files leaves for it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return config.max_connections
+    share = (soft - SPARE_FILES) // (1 if config.admin_port is None else 2)
+    return max(1, min(config.max_connections, share))
 
 
 def listeners(config: ServerConfig) -> list[socket.socket]:
@@ -125,7 +134,7 @@ def bounds_of(service: Service) -> Bounds:
     config = service.config.server
     return Bounds(
         read_timeout_s=config.read_timeout_s,
-        max_connections=config.max_connections,
+        max_connections=connections_allowed(config),
         going_down=lambda: service.lifecycle.going_down,
         refused=service.metrics.refused,
     )
@@ -142,6 +151,8 @@ def _server(service: Service, exporter: Exporter, classes: frozenset[Access]) ->
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=int(LAST_EVENTS_S),
+            # a message somewhat larger than a body may be gets an error, and costs no connection
+            ws_max_size=int(2 * service.config.server.max_body_mib * MIB),
             **tls_files(service.config.server),
         )
     )

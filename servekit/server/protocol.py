@@ -74,8 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
             limit = self.bounds.max_connections
             self.refuse(
                 TooManyConnections(
-                    f"{limit} connections are open, which is server.max_connections; "
-                    "use fewer, or come again",
+                    f"{limit} connections are open, and server.max_connections, or the limit of "
+                    "open files, allows no more; use fewer, or come again",
                     retry_after_s=1.0,
                 )
             )

@@ -11,21 +11,19 @@ from litestar.params import FromPath
 
 from servekit.engine.messages import Caller
 from servekit.errors import RequestError
-from servekit.server import ignored, limits
+from servekit.server import limits
 from servekit.server.access import INFERENCE
-from servekit.server.chat import ChatStyle, chat_job
-from servekit.server.chat_prompt import chat_roles, chat_tokens, unread_by_template
-from servekit.server.completions import CompletionStyle, completion_job, echoes
+from servekit.server.asked import CHAT, COMPLETIONS, RESPONSES, ROUTES, understood
+from servekit.server.chat_prompt import chat_roles, chat_tokens
 from servekit.server.connection import EventStream, while_connected
 from servekit.server.deadline import HEADER, deadline
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
-from servekit.server.parse import Parsed, parse
+from servekit.server.ignored import UNKNOWN_FIELDS_HEADER
+from servekit.server.parse import Parsed
 from servekit.server.service import Service
-from servekit.server.stream import Beside, Style, TokenNames, collect, events, new_id
+from servekit.server.stream import Style, collect, events
 from servekit.server.wire import (
-    ChatRequest,
-    CompletionRequest,
     DetokenizeRequest,
     DetokenizeResponse,
     ModelCard,
@@ -41,13 +39,8 @@ AnyResponse = Response[Any]
 
 
 async def read(request: AnyRequest, service: Service, kind: type[Struct]) -> Parsed[Struct]:
-    """The body, with the names of what has no effect; where that is refused, an error."""
-    asked = parse(await request.body(), request.content_type[0], kind)
-    asked = replace(asked, ignored=(*asked.ignored, *unread_by_template(asked.body, service)))
-    header = request.headers.get(ignored.UNKNOWN_FIELDS_HEADER)
-    if ignored.way_of(header, service.config.server.unknown_fields) == "refuse":
-        ignored.refuse(asked.ignored)
-    return asked
+    way = request.headers.get(UNKNOWN_FIELDS_HEADER)
+    return understood(await request.body(), request.content_type[0], service, kind, way)
 
 
 async def respond(
@@ -67,41 +60,27 @@ def caller_of(request: AnyRequest, service: Service, fields: SamplingFields) -> 
     return service.callers.caller(request.headers.get("authorization"), fields)
 
 
-@post("/v1/chat/completions", status_code=200, opt=INFERENCE)
-async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
+async def generate(request: AnyRequest, service: Service, path: str) -> AnyResponse:
     arrived = time.monotonic()
-    asked = await read(request, service, ChatRequest)
-    service.check_model(asked.body.model)
-    job = await chat_job(asked.body, service, arrived, caller_of(request, service, asked.body))
-    style = ChatStyle(
-        id=new_id("chatcmpl"),
-        created=int(time.time()),
-        model=asked.body.model,
-        names=TokenNames(service.loaded),
-        n=job.n,
-        logprobs=bool(asked.body.logprobs),
-        beside=Beside.of(asked.body),
-    )
-    return await respond(request, service, asked, job, style)
-
-
-@post("/v1/completions", status_code=200, opt=INFERENCE)
-async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
-    arrived = time.monotonic()
-    asked = await read(request, service, CompletionRequest)
-    service.check_model(asked.body.model)
+    asked = await read(request, service, ROUTES[path].kind)
     caller = caller_of(request, service, asked.body)
-    job = await completion_job(asked.body, service, arrived, caller)
-    style = CompletionStyle(
-        id=new_id("cmpl"),
-        created=int(time.time()),
-        model=asked.body.model,
-        names=TokenNames(service.loaded),
-        echoes=echoes(asked.body, service),
-        logprobs=asked.body.logprobs is not None,
-        beside=Beside.of(asked.body),
-    )
+    job, style = await ROUTES[path].prepared(asked, service, arrived, caller)
     return await respond(request, service, asked, job, style)
+
+
+@post(CHAT, status_code=200, opt=INFERENCE)
+async def chat_completions(request: AnyRequest, service: Injected) -> AnyResponse:
+    return await generate(request, service, CHAT)
+
+
+@post(COMPLETIONS, status_code=200, opt=INFERENCE)
+async def completions(request: AnyRequest, service: Injected) -> AnyResponse:
+    return await generate(request, service, COMPLETIONS)
+
+
+@post(RESPONSES, status_code=200, opt=INFERENCE)
+async def responses(request: AnyRequest, service: Injected) -> AnyResponse:
+    return await generate(request, service, RESPONSES)
 
 
 @post("/tokenize", status_code=200, opt=INFERENCE)
@@ -155,5 +134,5 @@ async def model(name: FromPath[str], service: Injected) -> AnyResponse:
 
 
 HANDLERS: list[HTTPRouteHandler] = [
-    *(chat_completions, completions, tokenize, detokenize, models, model),
+    *(chat_completions, completions, responses, tokenize, detokenize, models, model),
 ]

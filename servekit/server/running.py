@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from servekit.engine.messages import Delta, Event
@@ -37,6 +38,8 @@ class Running:
     first_at: float | None = None
     last_at: float = 0.0
     events: list[Event] = field(default_factory=list)
+    number: int = field(default_factory=count().__next__)
+    """No other has it."""
 
     @property
     def decode_s(self) -> float:

@@ -21,6 +21,8 @@ from servekit.errors import (
 from servekit.model.vocabulary import Vocabulary, vocabulary_of
 from servekit.server.accounts import Account, Accounts
 from servekit.server.caller import Callers
+from servekit.server.dashboard.board import Board
+from servekit.server.forms import is_constrained
 from servekit.server.generate import Engine, Generation, Job
 from servekit.server.grammars import Grammars
 from servekit.server.keys import KeyRing
@@ -28,7 +30,7 @@ from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.text import Answer, StopStrings, TextStream
-from servekit.server.wire import ChatRequest, CompletionRequest, is_constrained
+from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.ledger import Ledger
 from servekit.telemetry.metrics import Metrics, Reading
 
@@ -45,6 +47,7 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     eos_ids: frozenset[int]
+    longest_token: int | None
 
     @property
     def has_chat_template(self) -> bool: ...
@@ -79,6 +82,7 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
     grammars: Grammars = field(init=False)
+    board: Board = field(default_factory=Board)
     _vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
@@ -154,10 +158,20 @@ class Service:
                 f"the model {name!r} is not served here; served: {served!r}", param="model"
             )
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids; long texts are done beside the event loop."""
+    async def encode(
+        self, text: str, add_special_tokens: bool, param: str | None = None
+    ) -> list[int]:
+        """Token ids; long texts are done beside the event loop.
+
+        With `param`, what the text is of, raises ContextTooLong for one that cannot fit, before it
+        is tokenised.
+        """
+        if param is not None:
+            self.room.check_text(len(text), self.loaded.longest_token, param)
         if len(text) > THREAD_ABOVE_CHARACTERS:
             return await asyncio.to_thread(self.loaded.encode, text, add_special_tokens)
+        # many short ones must not hold the event loop together
+        await asyncio.sleep(0)
         return self.loaded.encode(text, add_special_tokens)
 
     def answer_maker(self, body: ChatRequest | CompletionRequest) -> Callable[[], Answer]:
@@ -169,7 +183,7 @@ class Service:
         continues = (
             isinstance(body, CompletionRequest)
             or bool(body.continue_final_message)
-            or is_constrained(body)
+            or is_constrained(body.response_format, body.regex, body.choice)
         )
 
         def new_answer() -> Answer:
@@ -223,6 +237,11 @@ class Service:
         for one in tuple(self.generations):
             one.end(error, reason)
 
+    def tick(self) -> None:
+        """To be called some times a second: the live page has a sample of each."""
+        running = (one for generation in self.generations for one in generation.running)
+        self.board.tick(self.metrics, running)
+
     def snapshot(self) -> dict[str, Reading]:
         """The engine's state by the keys of `telemetry.metrics`."""
         return snapshot(self.engine)
@@ -243,6 +262,6 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,
         "kv_used": round(used * each),
-        "kv_cached": round(stats.blocks_cached * each),
+        "kv_cached": round(stats.blocks_remembering * each),
         "kv_free": round(stats.blocks_free * each),
     }

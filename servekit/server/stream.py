@@ -57,7 +57,7 @@ class Style(Protocol):
     def usage_so_far(self) -> bool: ...
     def closing(self, taken: Taken) -> list[Chunk]: ...
     def failed(self, error: ServekitError) -> list[Chunk]: ...
-    def answer(self, answers: list[list[Piece]], taken: Taken) -> msgspec.Struct: ...
+    def answer(self, answers: list[list[Piece]], taken: Taken) -> Chunk: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ async def told(service: Service, job: Job, style: Style) -> AsyncGenerator[list[
             async for said in generation.pieces(service.config.server.keepalive_s):
                 usage = generation.usage() if style.usage_so_far else None
                 chunks = [c for index, piece in said for c in style.chunks(index, piece, usage)]
+                if said and not (opening or chunks):
+                    continue  # an end that is told with what was taken
                 begun = True
                 yield opening + chunks
                 opening = []
@@ -115,7 +117,7 @@ async def events(service: Service, job: Job, style: Style) -> AsyncGenerator[byt
         yield end
 
 
-async def collect(service: Service, job: Job, style: Style) -> msgspec.Struct:
+async def collect(service: Service, job: Job, style: Style) -> Chunk:
     """The whole answer at once."""
     answers: list[list[Piece]] = [[] for _ in range(job.size)]
     async with service.generation(job, style.id) as generation:

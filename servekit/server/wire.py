@@ -8,33 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from servekit.server.forms import ResponseFormat, TextOptions
+
 FinishReason = Literal["stop", "length"]
 SloClass = Literal["interactive", "batch"]
 ListOrOne = list[str] | str
-
-
-class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    pass
-
-
-class JsonObjectFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_object"):
-    pass
-
-
-class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`schema` is a JSON Schema, kept to whether `strict` or not; the rest is for the reader."""
-
-    name: str
-    schema: msgspec.Raw
-    description: str | None = None
-    strict: bool | None = None
-
-
-class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
-    json_schema: NamedSchema
-
-
-ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -81,11 +59,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     slo_class: SloClass | None = None
 
 
-def is_constrained(body: SamplingFields) -> bool:
-    free = body.response_format is None or isinstance(body.response_format, TextFormat)
-    return not free or body.regex is not None or body.choice is not None
-
-
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     """`prompt` is a string, token ids, or a list of either."""
 
@@ -107,6 +80,17 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
+    """`input` is a string, or items with a role and content."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    text: TextOptions | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,13 @@ COUNTERS = (
     Observed(
         "slo_answers", "servekit_slo_answers", "", "answers that met or missed the SLO", "outcome"
     ),
+    Observed(
+        "traced",
+        "servekit_traced_requests",
+        "",
+        "traces: sent, dropped as too many waited, or failed to be taken by the collector",
+        label="outcome",
+    ),
 )
 
 MOMENTS = (

@@ -1,6 +1,8 @@
 """Where metrics go, by `telemetry`: to whoever scrapes /metrics, to a collector, or nowhere."""
 
+import time
 from collections.abc import Sequence
+from threading import Thread
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -24,7 +26,7 @@ from servekit.telemetry.catalogue import (
     TIME_TO_FIRST_TOKEN,
 )
 from servekit.telemetry.histogram import Histogram, Instruments, with_own
-from servekit.telemetry.otlp import TIMEOUT_S, resource_of
+from servekit.telemetry.otlp import TIMEOUT_S, SentTraces, resource_of
 from servekit.telemetry.vllm import WithVllmNames
 
 METER = "servekit"
@@ -80,12 +82,17 @@ class NoExporter:
     def __init__(self, otlp_endpoint: str | None = None, resource: Resource | None = None) -> None:
         own: list[Histogram] = []
         readers = list(self._readers(own))
+        resource = resource or Resource.get_empty()
+        self.traces: SentTraces | None = None
+        """Where traces go; None: nobody wants any."""
+        self._pushing: MetricReader | None = None
         if otlp_endpoint is not None:
+            self.traces = SentTraces(otlp_endpoint, resource)
             pushed = PushedMetrics(otlp_endpoint, own)
-            readers.append(
-                PeriodicExportingMetricReader(pushed, export_interval_millis=PUSH_EVERY_MS)
+            self._pushing = PeriodicExportingMetricReader(
+                pushed, export_interval_millis=PUSH_EVERY_MS
             )
-        self._readers_made = readers
+            readers.append(self._pushing)
         if not readers:
             self.meter = Instruments(NoOpMeter(METER), own)
             return
@@ -97,18 +104,22 @@ class NoExporter:
             metric_readers=readers,
             views=views,
             shutdown_on_exit=False,
-            resource=resource or Resource.get_empty(),
+            resource=resource,
         )
         self.meter = Instruments(provider.get_meter(METER), own)
 
     def _readers(self, own: Sequence[Histogram]) -> Sequence[MetricReader]:
         return ()
 
-    def flush(self, timeout_s: float) -> None:
-        """Tells the collector, if there is one, what there is; it may take that long."""
-        for reader in self._readers_made:
-            if isinstance(reader, PeriodicExportingMetricReader):
-                reader.collect(timeout_millis=timeout_s * 1000)
+    def close(self, timeout_s: float) -> None:
+        """Tells the collector, if there is one, the last of it, but takes no longer than that."""
+        if self.traces is None or self._pushing is None:
+            return
+        last = Thread(target=self._pushing.collect, name="last metrics", daemon=True)
+        last.start()
+        deadline = time.monotonic() + timeout_s
+        self.traces.close(timeout_s)
+        last.join(max(0.0, deadline - time.monotonic()))
 
 
 class PrometheusExporter(NoExporter):

@@ -62,6 +62,8 @@ class Metrics:
         self._snapshot = snapshot
         self.level = ServiceLevel(promised or Targets())
         self.step_tokens = {"prefill": 0, "decode": 0}
+        self.traced: Callable[[], Mapping[str, float]] = dict
+        """How many traces were sent or lost, by outcome."""
         self._prefill_share: float | None = None
         self._make(meter)
         self._make_own(meter)
@@ -165,6 +167,7 @@ class Metrics:
             "tpot_percentile": level.tpot(),
             "slo_headroom": level.headroom(),
             "slo_answers": level.outcomes(),
+            "traced": self.traced(),
             "long_to_short_slowdown": level.long_to_short(),
         }
         known = {key: value for key, value in own.items() if value is not None}

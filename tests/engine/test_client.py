@@ -15,7 +15,7 @@ import pytest
 
 from servekit.engine.client import EngineClient
 from servekit.engine.local import ANYBODY
-from servekit.engine.messages import Delta
+from servekit.engine.messages import Delta, Step
 from servekit.errors import EngineDied, NotReady, WeightsError
 from tests.conftest import tiny_config
 from tests.engine.tiny import greedy, prompts, tiny_engine, tiny_folder
@@ -66,8 +66,15 @@ def test_an_engine_process_serves_many_streams_and_leaves_nothing(folder: Path, 
     async def use(client: EngineClient) -> None:
         (directory,) = runtime.glob("servekit-*")
         assert directory.stat().st_mode & 0o777 == 0o700
+        steps: list[Step] = []
+        client.on_step = steps.append
         streams = [client.submit(*one, ANYBODY) for one in zip(asked, words, strict=True)]
         deltas = await asyncio.gather(*map(collect, streams))
+        assert sum(step.prefill_tokens for step in steps) <= sum(map(len, asked))
+        for one in deltas:
+            first, *later = [event.kind for delta in one for event in delta.events]
+            assert first == "seated"
+            assert set(later) == {"chunk"}
         assert [said(one) for one in deltas] == expected
         assert {one[-1].finish for one in deltas} == {"length"}
         refused = await collect(client.submit([1] * 400, greedy(1), ANYBODY))

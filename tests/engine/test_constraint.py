@@ -4,11 +4,14 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from servekit.engine.constraint import shifted, unpacked
 from servekit.engine.messages import Abort, Sampling
-from servekit.model.grammar import choice_grammar, json_grammar, regex_grammar
-from tests.engine.grammars import ENDS, asking, constrained_engine, text
+from servekit.model.grammar import Compiler, choice_grammar, json_grammar, regex_grammar
+from tests.engine.grammars import BYTES, ENDS, HOSTILE, asking, constrained_engine, text
 from tests.engine.test_engine import SETTINGS
 from tests.engine.tiny import prompts
 
@@ -170,6 +173,14 @@ def test_one_who_leaves_while_its_grammar_is_compiled_leaves_nothing():
     engine.scheduler.check()
 
 
+def test_bits_are_unpacked_in_the_same_order_on_any_device():
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 5), dtype=np.int32)
+    on_host = unpacked(words, torch.device("cpu"))
+    assert on_host.shape == (3, 160)
+    assert torch.equal(on_host, shifted(torch.from_numpy(words)))
+    assert [bool(bit) for bit in on_host[1, 64:96]] == [words[1, 2] >> n & 1 for n in range(32)]
+
+
 def test_a_grammar_that_is_too_much_fails_its_own_row():
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}
     engine = constrained_engine()
@@ -180,6 +191,21 @@ def test_a_grammar_that_is_too_much_fails_its_own_row():
     assert bad.error is not None
     assert bad.error.startswith("the grammar cannot be followed any further: ")
     assert good.finish == "stop"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_harms_nobody_else(name: str):
+    engine = constrained_engine()
+    if engine_refuses(HOSTILE[name]):
+        return
+    hostile, good = engine.generate([[1], [1]], [asking(HOSTILE[name], max_tokens=30), ASKED[0]])
+    assert hostile.finish in ("stop", "length") or hostile.error_code == "invalid_request"
+    assert (good.finish, good.error) == ("stop", None)
+
+
+def engine_refuses(grammar: str) -> bool:
+    """What the server would have refused never comes to the engine."""
+    return bool(Compiler(BYTES).objection(grammar))
 
 
 def test_compiled_grammars_are_kept_and_bounded():

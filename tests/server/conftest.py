@@ -16,7 +16,7 @@ import uvicorn
 
 from servekit.config.schema import Config
 from servekit.engine.heartbeat import Heartbeat
-from servekit.engine.messages import Caller, Delta, Ready, Sampling, Stats, TokenLogprobs
+from servekit.engine.messages import Caller, Delta, Event, Ready, Sampling, Stats, TokenLogprobs
 from servekit.errors import EngineDied, TemplateError
 from servekit.server.app import build_app
 from servekit.server.lifecycle import Lifecycle
@@ -55,6 +55,7 @@ class ByteTokenizer:
 
     vocab_size = 259
     eos_ids = frozenset({EOS, END})
+    longest_token = 4
 
     has_chat_template = True
     template_names = frozenset({"role", "content"})
@@ -134,6 +135,8 @@ class FakeStream(Telling):
             )
             return
         yield Delta(0, [])
+        if self.engine.events:
+            yield Delta(0, [], events=self.engine.events)
         tokens = self.engine.script(self.prompt, self.sampling)[: self.sampling.max_tokens]
         stops = set(self.sampling.stop_token_ids)
         size = self.engine.tokens_per_step
@@ -206,6 +209,7 @@ class FakeEngine:
     cached_tokens: int = 0
     preemptions: int = 0
     refusal: tuple[str, str, float | None] | None = None
+    events: list[Event] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
 
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> FakeStream:

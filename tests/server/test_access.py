@@ -12,8 +12,12 @@ from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, Running, chat_body, make_service
 from tests.server.keyed import bearer, key_file, line
 
+PAGE_FILES = ("dashboard.css", "dashboard.js", "plotly.js")
 CHAT = "/v1/chat/completions"
-PUBLIC = {"/livez", "/readyz", "/health", "/startupz"}
+PROBES = {"/livez", "/readyz", "/health", "/startupz"}
+PAGE = {"/dashboard", *(f"/dashboard/{name}" for name in PAGE_FILES)}
+"""Files without a number in them: a browser that opens an address sends no key."""
+PUBLIC = PROBES | PAGE
 LINES = (
     line("sk-user", id="user"),
     line("sk-watch", tenant="ops", id="watch", access=["admin"]),
@@ -30,7 +34,7 @@ def keyed(
     return start_server(FakeEngine(), tiny_config(server={"api_keys": path}))
 
 
-def test_every_route_declares_its_class_and_only_probes_are_public() -> None:
+def test_every_route_declares_its_class_and_only_probes_and_the_page_are_public() -> None:
     _, app = make_service(FakeEngine(), tiny_config())
     for route in app.routes:
         for handler in getattr(route, "route_handlers", None) or [route.route_handler]:

@@ -111,6 +111,13 @@ def test_tokenize_renders_messages_as_chat_does(server: Running, http: httpx.Cli
     assert server.engine.streams[0].prompt == shown["tokens"]
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/livez", "/readyz", "/metrics"])
+def test_head_answers_as_get_does_without_a_body(http: httpx.Client, path: str) -> None:
+    get, head = http.get(path), http.head(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
 def test_models_says_what_is_served_and_how_long(http: httpx.Client) -> None:
     (card,) = http.get("/v1/models").json()["data"]
     assert (card["id"], card["max_model_len"]) == ("tiny", 256)

@@ -98,6 +98,7 @@ def test_a_path_becomes_a_json_pointer(path: str, pointer: str) -> None:
         ({"stop_token_ids": [1] * 200}, "stop_token_ids"),
         ({"logit_bias": {"259": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}, "logit_bias"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from servekit.model.grammar import json_grammar
 from servekit.model.vocabulary import vocabulary_of
-from servekit.server.constraint import MAX_SCHEMA_BYTES, constraint_of
+from servekit.server.constraint import MAX_SCHEMA_BYTES
 from servekit.server.grammars import TOO_MUCH, Child
-from servekit.server.wire import ResponseFormat
 from tests.server.conftest import ByteTokenizer, Running, chat_body, eventually, says
 
 CHAT = "/v1/chat/completions"
@@ -251,12 +249,15 @@ def test_a_model_without_an_end_token_takes_no_grammar(
         assert "end-of-sequence token" in refusal(http, {"choice": ["a"]})[1]
 
 
-def test_text_format_of_responses_is_the_same_constraint() -> None:
-    given = b'{"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "null"}}}'
-    constraint = constraint_of(msgspec.json.decode(given, type=ResponseFormat))
-    assert constraint is not None
-    assert constraint.grammar == json_grammar({"type": "null"})
-    assert constraint_of(msgspec.json.decode(b'{"type": "text"}', type=ResponseFormat)) is None
+def test_a_child_that_was_killed_between_two_grammars_is_replaced() -> None:
+    child = Child()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    first = child.process
+    assert first is not None
+    first.kill()
+    first.wait()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    assert child.process is not first
 
 
 def test_the_child_ends_with_the_server() -> None:

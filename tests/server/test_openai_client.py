@@ -55,6 +55,46 @@ def test_completions_streamed(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.prompt_tokens == 3
 
 
+def test_responses(client: openai.OpenAI) -> None:
+    response = client.responses.create(model="tiny", input="hi", instructions="be brief")
+    assert (response.output_text, response.status) == ("Hello, world!", "completed")
+    assert response.usage.input_tokens_details.cached_tokens == 0
+    more = client.responses.create(
+        model="tiny", input=[*response.output, {"role": "user", "content": "and?"}]
+    )
+    assert more.usage.input_tokens > 10
+
+
+def test_responses_streamed(client: openai.OpenAI) -> None:
+    deltas = []
+    with client.responses.create(model="tiny", input="hi", stream=True) as stream:
+        for event in stream:
+            if event.type == "response.output_text.delta":
+                deltas.append(event.delta)
+    assert "".join(deltas) == "Hello, world!"
+    assert event.type == "response.completed"
+    assert event.response.output_text == "Hello, world!"
+
+
+def test_responses_streamed_by_the_helper_that_accumulates(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="tiny", input="hi") as stream:
+        snapshots = [e.snapshot for e in stream if e.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert snapshots[-1] == final.output_text == "Hello, world!"
+    assert final.usage.output_tokens == 14
+
+
+def test_a_response_that_fails_is_told_to_the_client(
+    server: Running, client: openai.OpenAI
+) -> None:
+    server.engine.step_s = 0.02
+    stream = client.responses.create(model="tiny", input="hi", stream=True)
+    next(stream)
+    server.engine.state = "dead"
+    *_, last = stream
+    assert (last.type, last.response.error.code) == ("response.failed", "engine_died")
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"

@@ -1,12 +1,13 @@
 """One port or two: which routes are where."""
 
+import resource
 import socket
 from typing import Any
 
 import pytest
 
 from servekit.errors import ServekitError
-from servekit.server.ports import Ports, listeners
+from servekit.server.ports import Ports, connections_allowed, listeners
 from servekit.telemetry.exporters import PrometheusExporter
 from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, make_service
@@ -68,3 +69,11 @@ def test_a_client_whose_machine_is_gone_is_found_out() -> None:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
     closed(ports)
+
+
+def test_connections_leave_room_for_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(server={"max_connections": 4096}).server
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1256, 1256))
+    assert connections_allowed(config) == 1000
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, 0))
+    assert connections_allowed(config) == 4096
