@@ -17,7 +17,7 @@ from tests.server.conftest import FakeEngine, Running, make_service
 from tests.server.keyed import bearer, key_file, line
 
 KEY = "sk-all"
-STREAMING = ("/v1/chat/completions", "/v1/completions")
+STREAMING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 NOT_HELD = [positive_data_acceptance]
 """A body may have the form of the document and still be refused, for a token id beyond
 the vocabulary or a prompt that is too long."""
