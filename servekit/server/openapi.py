@@ -77,6 +77,10 @@ BODIES = {
     "/v1/models": Body(gives=ModelList),
     "/v1/models/{name}": Body(gives=ModelCard),
     "/metrics": Body(gives=None, texts=("text/plain",)),
+    "/dashboard": Body(gives=None, texts=("text/html",)),
+    "/dashboard/dashboard.css": Body(gives=None, texts=("text/css",)),
+    "/dashboard/dashboard.js": Body(gives=None, texts=("text/javascript",)),
+    "/dashboard/plotly.js": Body(gives=None, texts=("text/javascript",)),
 }
 """Of routes that take a body, or give more than an object."""
 
@@ -143,7 +147,10 @@ def _operation(path: str, handler: HTTPRouteHandler) -> Json:
 
 
 def _success(body: Body) -> Json:
-    content: Json = {text: {"schema": {"type": "string"}} for text in body.texts}
+    # events have each a form of their own, which OpenAPI 3.1 has no words for
+    content: Json = {
+        text: {} if text in EVENTS else {"schema": {"type": "string"}} for text in body.texts
+    }
     if body.gives is not None:
         schema = {"type": "object"} if body.gives is dict else _named(body.gives)
         content["application/json"] = {"schema": schema}
