@@ -67,8 +67,8 @@ class Body:
         return [kind for kind in both if kind is not None and issubclass(kind, msgspec.Struct)]
 
 
+TEXT: Json = {"type": "string"}
 TEXTS: dict[str, Json] = {
-    "text/plain": {"type": "string"},
     "text/event-stream": {
         "type": "object",
         "description": "each event; data is a chunk as JSON, or [DONE] in the last",
@@ -76,7 +76,7 @@ TEXTS: dict[str, Json] = {
         "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
     },
 }
-"""What is said of texts; before OpenAPI 3.2 the schema of a stream is that of each event."""
+"""Of texts that are more; before OpenAPI 3.2 the schema of a stream is that of each event."""
 
 EVENTS = ("text/event-stream",)
 BODIES = {
@@ -88,6 +88,10 @@ BODIES = {
     "/v1/models": Body(gives=ModelList),
     "/v1/models/{name}": Body(gives=ModelCard),
     "/metrics": Body(gives=None, texts=("text/plain",)),
+    "/dashboard": Body(gives=None, texts=("text/html",)),
+    "/dashboard/dashboard.css": Body(gives=None, texts=("text/css",)),
+    "/dashboard/dashboard.js": Body(gives=None, texts=("text/javascript",)),
+    "/dashboard/plotly.js": Body(gives=None, texts=("text/javascript",)),
 }
 """Of routes that take a body, or give more than an object."""
 
@@ -154,7 +158,7 @@ def _operation(path: str, handler: HTTPRouteHandler) -> Json:
 
 
 def _success(body: Body) -> Json:
-    content: Json = {text: {"schema": TEXTS[text]} for text in body.texts}
+    content: Json = {text: {"schema": TEXTS.get(text, TEXT)} for text in body.texts}
     if body.gives is not None:
         schema = {"type": "object"} if body.gives is dict else _named(body.gives)
         content["application/json"] = {"schema": schema}

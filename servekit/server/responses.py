@@ -51,7 +51,8 @@ def _message(item: Message, pointer: str) -> Message:
             f"input items of type {kind!r} are not supported by this release, only messages",
             param=f"{pointer}/type",
         )
-    if (role := item.get("role")) not in ROLES:
+    role = item.get("role")
+    if not isinstance(role, str) or role not in ROLES:
         raise RequestError(
             f"an input item needs a role, one of {', '.join(ROLES)}", param=f"{pointer}/role"
         )

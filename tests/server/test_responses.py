@@ -174,6 +174,7 @@ def test_sampling_fields_beyond_the_api_are_taken(server: Running, http: httpx.C
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"messages": []}, "messages"),
+        ({"input": [{"role": {}, "content": "hi"}]}, "/input/0/role"),
     ],
 )
 def test_what_a_response_cannot_do_is_refused_by_name(

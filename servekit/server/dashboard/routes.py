@@ -47,22 +47,22 @@ async def file(path: Path, kind: str, keep: str = "no-cache") -> Response[bytes]
 
 @get("/dashboard", opt=ALWAYS | PUBLIC)
 async def page() -> Response[bytes]:
-    return await file(STATIC / "dashboard.html", "text/html; charset=utf-8")
+    return await file(STATIC / "dashboard.html", "text/html")
 
 
 @get("/dashboard/dashboard.css", opt=ALWAYS | PUBLIC)
 async def styles() -> Response[bytes]:
-    return await file(STATIC / "dashboard.css", "text/css; charset=utf-8")
+    return await file(STATIC / "dashboard.css", "text/css")
 
 
 @get("/dashboard/dashboard.js", opt=ALWAYS | PUBLIC)
 async def script() -> Response[bytes]:
-    return await file(STATIC / "dashboard.js", "text/javascript; charset=utf-8")
+    return await file(STATIC / "dashboard.js", "text/javascript")
 
 
 @get("/dashboard/plotly.js", opt=ALWAYS | PUBLIC)
 async def plotly() -> Response[bytes]:
-    return await file(plotly_path(), "text/javascript; charset=utf-8", "private, max-age=86400")
+    return await file(plotly_path(), "text/javascript", "private, max-age=86400")
 
 
 @get("/dashboard/data", opt=ALWAYS | ADMIN)
