@@ -149,6 +149,11 @@ class EngineClient:
             raise self.error or EngineDied("the engine was stopped before it was ready")
         return self.info
 
+    @property
+    def num_open(self) -> int:
+        """Requests that were submitted and have not ended."""
+        return len(self._streams)
+
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream:
         """Raises NotReady or EngineDied; a refusal of the engine comes as the only delta."""
         if self.state == "loading":

@@ -9,6 +9,7 @@ from litestar.handlers import BaseRouteHandler
 
 from servekit.server import errors, health, openapi, routes, socket
 from servekit.server.access import ADMIN, CLASSES, Access, declared, guard
+from servekit.server.asked import ROUTES
 from servekit.server.dashboard import routes as dashboard
 from servekit.server.service import Service
 from servekit.server.tracing import failed, tracing
@@ -26,11 +27,20 @@ async def shut_while_loading(request: Request[Any, Any, Any]) -> None:
 
 
 class App(Litestar):
-    """HEAD is answered as GET is; the server sends no body with it."""
+    """HEAD is answered as GET is; the server sends no body with it. Who would only hear that the
+    queue is full hears it here.
+    """
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+        if scope["type"] == "http":
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}
+            elif scope["method"] == "POST" and scope["path"] in ROUTES:
+                key = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
+                error = self.state.service.turned_away(key.decode("latin-1") or None)
+                if error is not None:
+                    await errors.send_error(error, send)
+                    return
         await super().__call__(scope, receive, send)
 
 

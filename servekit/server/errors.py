@@ -18,6 +18,7 @@ from litestar.exceptions import (
     NotFoundException,
 )
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from litestar.types import Send
 
 from servekit.errors import (
     BodyTooLarge,
@@ -78,6 +79,25 @@ def error_response(error: ServekitError, headers: dict[str, str] | None = None) 
         media_type="application/json",
         headers=kept,
     )
+
+
+async def send_error(error: ServekitError, send: Send) -> None:
+    """The same without an application around it."""
+    response = error_response(error)
+    body = response.content
+    headers = {
+        **response.headers,
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+    }
+    await send(
+        {
+            "type": "http.response.start",
+            "status": error.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[bytes]:

@@ -47,6 +47,8 @@ class Engine(Protocol):
     def stats(self) -> Stats | None: ...
     @property
     def heartbeat(self) -> Heartbeat: ...
+    @property
+    def num_open(self) -> int: ...
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream: ...
 
 
@@ -86,6 +88,8 @@ class Generation:
     engine: Engine
     metrics: Metrics
     bill: Bill
+    served: Callable[[float], None]
+    """Hears when the first token came, on the clock of `job.arrived`."""
     trace: Trace | None = field(default_factory=CURRENT.get)
     running: list[Running] = field(default_factory=list)
     _inbox: list[tuple[int, Delta] | Exception] = field(default_factory=list)
@@ -235,6 +239,7 @@ class Generation:
             return
         if all(other.first_at is None for other in self.running):
             self.metrics.first_token(self.job.operation, now - self.job.arrived)
+            self.served(now)
         one.first_at = one.last_at = now
         if (spent := spent_before(one.events, now)) is not None:
             self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)

@@ -66,6 +66,7 @@ class Unstarted:
     info: Ready | None = None
     stats: Stats | None = None
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(math.inf))
+    num_open: int = 0
 
     def submit(self, prompt: list[int], sampling: Sampling, caller: Caller) -> RequestStream:
         raise NotReady("the engine is not started yet")

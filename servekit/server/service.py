@@ -15,6 +15,7 @@ from servekit.errors import (
     EngineDied,
     ModelNotFound,
     NotReady,
+    Overloaded,
     RequestError,
     ServekitError,
 )
@@ -29,6 +30,7 @@ from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
 from servekit.server.readiness import reasons_to_send_elsewhere
+from servekit.server.shed import Shed
 from servekit.server.text import Answer, StopStrings, TextStream
 from servekit.server.wire import ChatRequest, CompletionRequest
 from servekit.telemetry.ledger import Ledger
@@ -82,6 +84,7 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
     grammars: Grammars = field(init=False)
+    shed: Shed = field(init=False)
     board: Board = field(default_factory=Board)
     _vocabulary: Vocabulary | None = None
 
@@ -89,6 +92,7 @@ class Service:
         """Raises ConfigError where keys cannot be read or the ledger cannot be written."""
         config = self.config
         self.grammars = Grammars(self.metrics.grammar_tried)
+        self.shed = Shed(config.scheduler)
         ring = None if config.server.api_keys is None else KeyRing(config.server.api_keys)
         self.callers = Callers(ring)
         self.accounts = Accounts(
@@ -205,7 +209,7 @@ class Service:
         prompt_tokens = sum(len(prompt) for prompt, _ in job.prompts)
         account = Account(id, job.operation, job.caller, job.arrived, job.size, prompt_tokens)
         with self.accounts.opened(account) as bill:
-            one = Generation(job, self.engine, self.metrics, bill)
+            one = Generation(job, self.engine, self.metrics, bill, self.shed.served)
             self.generations.add(one)
             try:
                 async with one:
@@ -231,6 +235,22 @@ class Service:
                 "send fewer prompts or a smaller n",
                 param="n",
             )
+
+    def turned_away(self, authorization: str | None) -> Overloaded | None:
+        """What a request for generation gets at once, whatever is in it; None: it is looked at.
+
+        Who may not ask learns nothing of the queue.
+        """
+        if self.lifecycle.state != "ready" or self.engine.state != "ready":
+            return None
+        error = self.shed.refusal(self.engine.num_open, time.monotonic())
+        if error is not None:
+            try:
+                self.callers.authorize(authorization, "inference")
+            except ServekitError:
+                return None
+            self.metrics.refused(error.code)
+        return error
 
     def end_all(self, error: ServekitError, reason: str) -> None:
         """Every client that still waits gets `error` as its last event."""

@@ -218,6 +218,10 @@ class FakeEngine:
         return stream
 
     @property
+    def num_open(self) -> int:
+        return sum(not (stream.finished or stream.aborted) for stream in self.streams)
+
+    @property
     def aborted(self) -> int:
         return sum(stream.aborted for stream in self.streams)
 
