@@ -3,7 +3,9 @@
     python -m benchmarks.server_overhead
         tokens a second of 64 streams, over HTTP and of the engine alone
     python -m benchmarks.server_overhead --storm 200
-        p99 between tokens of the streams, also while so many requests a second are refused
+        p99 between tokens of the streams, while so many requests a second are refused by a bare
+        server beside it, and while they are refused by this one; best on more cores than two, for
+        the clients and the engine want some too
 
 The model is a pause of 5 ms a step; scheduler, sockets, detokeniser, JSON and HTTP are the real
 ones. `server_us_per_token` is processor time of the server process, which does not depend on who
@@ -97,10 +99,27 @@ def storm(url: str, request: str, rate: float, reading: subprocess.Popen[str]) -
     return statuses
 
 
+@contextmanager
+def bare_server() -> Iterator[str]:
+    """The address of one that refuses everything."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare_refusals"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.communicate()
+
+
 def over_http(
-    words: argparse.Namespace, prompt: list[int], rate: float
+    words: argparse.Namespace, prompt: list[int], rate: float, elsewhere: str | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """What the clients saw, with the processor time of the server, and who was refused."""
+    """What the clients saw, with the processor time of the server, and who was refused, by it or
+    by whoever listens `elsewhere`."""
     with null_server(words.streams, words.step_ms) as (url, process):
         model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
         before = process.cpu_times()
@@ -116,7 +135,10 @@ def over_http(
             while held(url) < words.streams + 1:
                 time.sleep(0.02)
             statuses = storm(
-                url, request.replace('"stream": true', '"stream": false'), rate, reading
+                elsewhere or url,
+                request.replace('"stream": true', '"stream": false'),
+                rate,
+                reading,
             )
         report = seen(reading)
         after = process.cpu_times()
@@ -143,9 +165,14 @@ def main() -> int:
     words = parser.parse_args()
     random.seed(0)
     prompt = [random.randrange(1000, 6000) for _ in range(PROMPT_TOKENS)]
-    quiet, _ = over_http(words, prompt, 0.0)
     total = words.streams * words.tokens
-    report: dict[str, Any] = {"quiet": quiet, "http_tokens_per_s": total / quiet["seconds"]}
+    report: dict[str, Any] = {}
+    if words.storm:
+        with bare_server() as elsewhere:
+            quiet, _ = over_http(words, prompt, words.storm, elsewhere)
+    else:
+        quiet, _ = over_http(words, prompt, 0.0)
+    report |= {"quiet": quiet, "http_tokens_per_s": total / quiet["seconds"]}
     if words.storm:
         stormy, statuses = over_http(words, prompt, words.storm)
         ratio = stormy["gap_p99_ms"] / quiet["gap_p99_ms"]
