@@ -15,6 +15,7 @@ from servekit.server import ignored, responses
 from servekit.server.chat import ChatStyle, chat_job
 from servekit.server.chat_prompt import unread_by_template
 from servekit.server.completions import CompletionStyle, completion_job, echoes
+from servekit.server.deadline import deadline, until
 from servekit.server.generate import Job
 from servekit.server.parse import Parsed, parse
 from servekit.server.response_style import ResponseStyle
@@ -93,11 +94,20 @@ class Route:
     prepare: Callable[[Any, Service, float, Caller], Awaitable[Prepared]]
 
     async def prepared(
-        self, asked: Parsed[Any], service: Service, arrived: float, caller: Caller
+        self,
+        asked: Parsed[Any],
+        service: Service,
+        arrived: float,
+        caller: Caller,
+        timeout: str | None,
     ) -> Prepared:
-        """Raises what is wrong with the request."""
+        """Raises what is wrong with the request or its `timeout`, and DeadlineExceeded once that
+        is over, as it may be while a grammar waits for others."""
+        due = deadline(timeout, arrived)
         service.check_model(asked.body.model)
-        return await self.prepare(asked.body, service, arrived, caller)
+        async with until(due, arrived):
+            job, style = await self.prepare(asked.body, service, arrived, caller)
+        return replace(job, deadline=due), style
 
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

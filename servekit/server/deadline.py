@@ -1,5 +1,9 @@
 """The client's own deadline: the header says how long an answer is worth waiting for."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from servekit.errors import DeadlineExceeded, RequestError
 
 HEADER = "x-request-timeout-ms"
@@ -17,6 +21,19 @@ def deadline(header: str | None, arrived: float) -> float | None:
             param=HEADER,
         )
     return arrived + milliseconds / 1000
+
+
+@asynccontextmanager
+async def until(deadline: float | None, arrived: float) -> AsyncIterator[None]:
+    """Gives up what is inside at the deadline, and raises DeadlineExceeded."""
+    try:
+        # the clock of the event loop is that of `arrived`
+        async with asyncio.timeout_at(deadline) as limit:
+            yield
+    except TimeoutError:
+        if deadline is None or not limit.expired():
+            raise
+        raise missed(deadline, arrived) from None
 
 
 def missed(deadline: float, arrived: float) -> DeadlineExceeded:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from servekit.errors import HeadTooLarge, RequestError, ServekitError, TooManyConnections, TooSlow
 from servekit.server.errors import error_body
+from servekit.server.frames import BoundedFrames
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
@@ -40,7 +41,13 @@ class BoundedConfig(uvicorn.Config):
     """uvicorn's, with the bounds of each connection."""
 
     def __init__(self, app: Any, bounds: Bounds, **options: Any) -> None:
-        super().__init__(app, http=BoundedProtocol, timeout_keep_alive=KEEP_ALIVE_S, **options)
+        super().__init__(
+            app,
+            http=BoundedProtocol,
+            ws=BoundedFrames,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            **options,
+        )
         self.bounds = bounds
 
 

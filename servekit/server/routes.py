@@ -1,7 +1,6 @@
 """The OpenAI routes, and two that show the tokenizer at work."""
 
 import time
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +15,7 @@ from servekit.server.access import INFERENCE
 from servekit.server.asked import CHAT, COMPLETIONS, RESPONSES, ROUTES, understood
 from servekit.server.chat_prompt import chat_roles, chat_tokens
 from servekit.server.connection import EventStream, while_connected
-from servekit.server.deadline import HEADER, deadline
+from servekit.server.deadline import HEADER
 from servekit.server.generate import Job
 from servekit.server.health import Injected, json
 from servekit.server.ignored import UNKNOWN_FIELDS_HEADER
@@ -48,7 +47,6 @@ async def respond(
 ) -> AnyResponse:
     """A stream or an answer; both end the moment the client goes."""
     fields: SamplingFields = asked.body
-    job = replace(job, deadline=deadline(request.headers.get(HEADER), job.arrived))
     if fields.stream:
         service.admit(job.size)
         return EventStream(events(service, job, style), headers=asked.headers)
@@ -64,7 +62,8 @@ async def generate(request: AnyRequest, service: Service, path: str) -> AnyRespo
     arrived = time.monotonic()
     asked = await read(request, service, ROUTES[path].kind)
     caller = caller_of(request, service, asked.body)
-    job, style = await ROUTES[path].prepared(asked, service, arrived, caller)
+    timeout = request.headers.get(HEADER)
+    job, style = await ROUTES[path].prepared(asked, service, arrived, caller, timeout)
     return await respond(request, service, asked, job, style)
 
 

@@ -14,7 +14,7 @@ The id is the client's, and free again after the last word.
 import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,7 +24,6 @@ from litestar.exceptions import WebSocketDisconnect
 from servekit.errors import BodyTooLarge, RequestError, ServekitError
 from servekit.server.access import INFERENCE
 from servekit.server.asked import ROUTES, understood
-from servekit.server.deadline import deadline
 from servekit.server.errors import error_body, error_of
 from servekit.server.health import Injected
 from servekit.server.service import Service
@@ -142,9 +141,8 @@ class Conversation:
         parsed = understood(body, JSON, self.service, route.kind, asked.unknown_fields)
         authorization = self.socket.headers.get("authorization")
         caller = self.service.callers.caller(authorization, parsed.body)
-        job, style = await route.prepared(parsed, self.service, arrived, caller)
         timeout = None if asked.timeout_ms is None else str(asked.timeout_ms)
-        job = replace(job, deadline=deadline(timeout, arrived))
+        job, style = await route.prepared(parsed, self.service, arrived, caller, timeout)
         return [*parsed.ignored], told(self.service, job, style)
 
     async def refuse(self, name: str | None, error: ServekitError) -> None:

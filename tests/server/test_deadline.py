@@ -1,5 +1,6 @@
 """x-request-timeout-ms: an answer that is not done by then is worth nothing, so work on it ends."""
 
+import asyncio
 import json
 
 import httpx
@@ -59,9 +60,23 @@ def test_a_stream_that_has_not_begun_is_504_too(
 ) -> None:
     server.engine.step_s = 5.0
     body = {"model": "tiny", "prompt": "hi"} if path != CHAT else chat_body()
-    answer = http.post(path, json={**body, "stream": True}, headers={HEADER: "100"})
+    answer = http.post(path, json={**body, "stream": True}, headers={HEADER: "500"})
     assert error_of(answer, 504)["code"] == "deadline_exceeded"
     eventually(lambda: server.engine.aborted == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_waits_for_others_is_waited_for_until_then(
+    server: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr(server.service.grammars, "check", never)
+    body = chat_body(regex="[ab]", stream=stream)
+    error = error_of(http.post(CHAT, json=body, headers={HEADER: "100"}), 504)
+    assert error["code"] == "deadline_exceeded"
+    assert not server.engine.streams
 
 
 def test_the_reason_is_counted(server: Running, http: httpx.Client) -> None:
