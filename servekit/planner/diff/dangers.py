@@ -32,6 +32,10 @@ def _lower(before: Any, after: Any) -> bool:
     return bool(after < before)
 
 
+def _higher(before: Any, after: Any) -> bool:
+    return bool(after > before)
+
+
 def _higher_or_gone(before: Any, after: Any) -> bool:
     """A ceiling is loosened."""
     return before is not None and (after is None or after > before)
@@ -44,6 +48,10 @@ def _lower_or_gone(before: Any, after: Any) -> bool:
 
 def _becomes(value: Any) -> Test:
     return lambda before, after: before != after and after == value
+
+
+def _replaced(before: Any, after: Any) -> bool:
+    return before is not None and after is not None and before != after
 
 
 def _gone(before: Any, after: Any) -> bool:
@@ -117,6 +125,8 @@ RULES = (
     Danger("server.host", _opened, "it listens beyond this machine"),
     Danger("server.api_keys", _gone, "nobody is asked for a key any more"),
     Danger("server.api_keys", _comes, "clients without a key get 401"),
+    Danger("server.api_keys", _replaced, "keys that are only in the old list get 401"),
+    Danger("server.allow_anyone", _becomes(True), "whoever reaches its address may use it"),
     Danger("server.tls_cert", _gone, "prompts and keys travel unencrypted; clients must follow"),
     Danger("server.tls_cert", _comes, "clients and probes must follow to https"),
     Danger("server.port", _differs, "clients and probes must follow"),
@@ -125,8 +135,14 @@ RULES = (
     Danger("server.drain_s", _lower, "long requests are cut when it is stopped"),
     Danger("server.max_body_mib", _lower, "larger bodies, accepted until now, get 413"),
     Danger("server.max_connections", _lower, "more connections are turned away"),
+    Danger("server.read_timeout_s", _lower, "requests that come more slowly get 408"),
+    Danger("server.hang_s", _lower, "an engine that is only slow is given up sooner"),
+    Danger("server.keepalive_s", _higher, "proxies may close streams that wait"),
+    Danger("server.unknown_fields", _becomes("refuse"), "requests with unknown fields get 400"),
     Danger("telemetry.log_prompts", _becomes(True), "prompts of users are written to the log"),
     Danger("telemetry.ledger", _gone, "what tenants use is no longer written down"),
+    Danger("telemetry.otlp_endpoint", _gone, "traces and metrics are no longer sent there"),
+    Danger("telemetry.vllm_names", _becomes(False), "whoever asks by names of vLLM finds nothing"),
     Danger("telemetry.exporter", _becomes("none"), "dashboards and alerts no longer see it"),
 )
 
