@@ -278,6 +278,7 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     }
     used, size = stats.blocks_total - stats.blocks_free, stats.block_size
     return readings | {
+        "heartbeat_age_s": engine.heartbeat.age_s,
         "kv_usage": used / max(1, stats.blocks_total),
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
         "kv_capacity": info.capacity_tokens,

@@ -62,6 +62,12 @@ GAUGES = (
     Observed("step_s", "servekit_step", "s", "time of the latest step"),
     Observed("step_budget_tokens", "servekit_step_budget_tokens", "", "tokens a step may take now"),
     Observed(
+        "heartbeat_age_s",
+        "servekit_engine_heartbeat_age",
+        "s",
+        "since the engine was last heard of; /livez says from when on that is too long",
+    ),
+    Observed(
         "predicted_ttft_s",
         "servekit_predicted_time_to_first_token",
         "s",
