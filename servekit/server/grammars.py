@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -137,7 +138,10 @@ class Child:
                 raise OSError("the process that compiles grammars does not start")
         answer = self._ask(grammar.encode())
         if answer is None:
+            killed = self._killed()
             self._end()
+            if killed:
+                raise OSError("the process that compiles grammars was killed")
             return TOO_MUCH
         return answer.decode()
 
@@ -176,6 +180,13 @@ class Child:
                 raise EOFError
             body += part
         return body
+
+    def _killed(self) -> bool:
+        """By somebody else, which says nothing of the grammar: its own limits end it otherwise."""
+        assert self.process is not None, "it was asked"
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(timeout=0.1) == -signal.SIGKILL
+        return False
 
     def _end(self) -> None:
         if self.process is not None:

@@ -1,5 +1,7 @@
 """`response_format`, `regex` and `choice`: what is asked is what comes, or one clear 400."""
 
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -198,8 +200,6 @@ def test_other_requests_are_served_while_a_grammar_takes_for_ever(
 
 
 def test_the_event_loop_goes_on_during_a_trial(start_server: Callable[..., Running]) -> None:
-    import threading
-
     running = start_server()
     over: list[int] = []
 
@@ -258,6 +258,18 @@ def test_a_child_that_was_killed_between_two_grammars_is_replaced() -> None:
     first.wait()
     assert child.objection(json_grammar({}), VOCABULARY) == ""
     assert child.process is not first
+
+
+def test_a_child_that_was_killed_during_a_trial_condemns_no_grammar() -> None:
+    child = Child()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    process = child.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    threading.Timer(0.3, process.kill).start()
+    with pytest.raises(OSError, match="was killed"):
+        child.objection(json_grammar({}), VOCABULARY)
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
 
 
 def test_the_child_ends_with_the_server() -> None:
