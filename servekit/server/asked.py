@@ -18,6 +18,7 @@ from servekit.server.completions import CompletionStyle, completion_job, echoes
 from servekit.server.deadline import deadline, until
 from servekit.server.generate import Job
 from servekit.server.parse import Parsed, parse
+from servekit.server.preparation import prepared_among
 from servekit.server.response_style import ResponseStyle
 from servekit.server.service import Service
 from servekit.server.stream import Beside, Style, TokenNames, new_id
@@ -105,8 +106,9 @@ class Route:
         is over, as it may be while a grammar waits for others."""
         due = deadline(timeout, arrived)
         service.check_model(asked.body.model)
-        async with until(due, arrived):
-            job, style = await self.prepare(asked.body, service, arrived, caller)
+        with prepared_among(service.preparations):
+            async with until(due, arrived):
+                job, style = await self.prepare(asked.body, service, arrived, caller)
         return replace(job, deadline=due), style
 
 

@@ -242,7 +242,7 @@ class Deployment:
     async def until_idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self.service.generations and loop.time() < deadline:
+        while not self.service.idle and loop.time() < deadline:
             await asyncio.sleep(POLL_S / 5)
 
 

@@ -29,6 +29,7 @@ from servekit.server.grammars import Grammars
 from servekit.server.keys import KeyRing
 from servekit.server.lifecycle import Lifecycle
 from servekit.server.limits import Room, stop_strings
+from servekit.server.preparation import Preparation
 from servekit.server.readiness import reasons_to_send_elsewhere
 from servekit.server.shed import Shed
 from servekit.server.text import Answer, StopStrings, TextStream
@@ -83,6 +84,7 @@ class Service:
     accounts: Accounts = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     generations: set[Generation] = field(default_factory=set)
+    preparations: set[Preparation] = field(default_factory=set)
     grammars: Grammars = field(init=False)
     shed: Shed = field(init=False)
     board: Board = field(default_factory=Board)
@@ -256,6 +258,13 @@ class Service:
         """Every client that still waits gets `error` as its last event."""
         for one in tuple(self.generations):
             one.end(error, reason)
+        for preparation in tuple(self.preparations):
+            preparation.end(error)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody waits for an answer."""
+        return not self.generations and not self.preparations
 
     def tick(self) -> None:
         """To be called some times a second: the live page has a sample of each."""

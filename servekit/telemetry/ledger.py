@@ -184,6 +184,8 @@ def mend(file: int) -> int:
             end = start + newline + 1
             break
         end = start
+    if end == 0 and os.pread(file, 1, 0) not in (b"{", b"\0"):
+        raise OSError(0, "it has no line of a ledger in it; name another file, or empty it")
     log.warning("telemetry.ledger: a torn last line of %d bytes is cut off", size - end)
     os.ftruncate(file, end)
     return end

@@ -11,6 +11,7 @@ from servekit.errors import NotReady, SourceError
 from servekit.server.lifecycle import Lifecycle, Phase
 from tests.conftest import tiny_config
 from tests.server.conftest import Running, chat_body, eventually, says
+from tests.server.test_grammars import PRIMES
 
 CHAT = "/v1/chat/completions"
 
@@ -142,6 +143,19 @@ def test_at_the_deadline_an_answer_is_refused_not_cut(server: Running) -> None:
     with server.client() as http:
         answer = http.post(CHAT, json=chat_body())
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+
+
+def test_at_the_deadline_one_whose_grammar_is_tried_is_told_too(server: Running) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "slow", "schema": PRIMES}}
+
+    def end_soon() -> None:
+        server.service.end_all(NotReady("time is up"), "drain_deadline")
+
+    server.loop.call_soon_threadsafe(server.loop.call_later, 0.5, end_soon)
+    with server.client() as http:
+        answer = http.post(CHAT, json=chat_body(response_format=form))
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "time is up")
+    assert server.service.idle
 
 
 def test_the_plan_stands_beside_what_was_measured(http: httpx.Client) -> None:

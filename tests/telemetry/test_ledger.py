@@ -63,7 +63,7 @@ def test_lines_that_wait_are_one_write_and_keep_their_order(
     assert len(writes) < 100
 
 
-@pytest.mark.parametrize("torn", [b'{"id": "half', b"x" * 200_000, b"\0" * 5000])
+@pytest.mark.parametrize("torn", [b'{"id": "half', b"{" + b"x" * 200_000, b"\0" * 5000])
 @pytest.mark.parametrize("before", [b"", b"whole\n"])
 def test_a_torn_last_line_is_cut_off_at_the_start(
     tmp_path: Path, torn: bytes, before: bytes
@@ -186,3 +186,11 @@ def test_who_stops_waiting_does_not_stop_the_line(tmp_path: Path) -> None:
     written(ledger, b"two\n")
     ledger.close()
     assert (tmp_path / "ledger").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_file_that_is_no_ledger_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "photo"
+    path.write_bytes(b"not lines" * 1000)
+    with pytest.raises(ConfigError, match="no line of a ledger"):
+        Ledger(str(path))
+    assert path.read_bytes() == b"not lines" * 1000
