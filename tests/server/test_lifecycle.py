@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -146,14 +147,14 @@ def test_at_the_deadline_an_answer_is_refused_not_cut(server: Running) -> None:
 
 
 def test_at_the_deadline_one_whose_grammar_is_tried_is_told_too(server: Running) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "slow", "schema": PRIMES}}
-
-    def end_soon() -> None:
-        server.service.end_all(NotReady("time is up"), "drain_deadline")
-
-    server.loop.call_soon_threadsafe(server.loop.call_later, 0.5, end_soon)
-    with server.client() as http:
-        answer = http.post(CHAT, json=chat_body(response_format=form))
+    schema = PRIMES | {"title": "tried by nobody else"}
+    form = {"type": "json_schema", "json_schema": {"name": "slow", "schema": schema}}
+    over = NotReady("time is up")
+    with server.client() as http, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(http.post, CHAT, json=chat_body(response_format=form))
+        eventually(lambda: len(server.service.preparations) == 1)
+        server.loop.call_soon_threadsafe(server.service.end_all, over, "drain_deadline")
+        answer = asked.result()
     assert (answer.status_code, answer.json()["error"]["message"]) == (503, "time is up")
     assert server.service.idle
 
