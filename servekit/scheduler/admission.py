@@ -127,13 +127,8 @@ class Door:
         free = max(0, config.max_num_seqs - len(standing.running))
         left = len(line) - free
         if left >= config.max_num_waiting:
-            raise Overloaded(
-                f"{left} requests are waiting and at most {config.max_num_waiting} may "
-                "(scheduler.max_num_waiting); try again later",
-                retry_after_s=self.forecast.departures_s(
-                    left - config.max_num_waiting + 1, standing
-                ),
-            )
+            wait_s = self.forecast.departures_s(left - config.max_num_waiting + 1, standing)
+            raise crowded(left, config.max_num_waiting, wait_s)
         most, tokens = config.max_waiting_tokens, line.tokens
         if most is not None and len(line) and tokens + len(request.tokens) > most:
             raise Overloaded(
@@ -182,6 +177,15 @@ class Door:
             f"{target}; try again later, or with a shorter prompt",
             retry_after_s=predicted - margin.latest_s,
         )
+
+
+def crowded(waiting: int, most: int, retry_after_s: float) -> Overloaded:
+    """What is said while as many wait as may."""
+    return Overloaded(
+        f"{waiting} requests are waiting and at most {most} may (scheduler.max_num_waiting); "
+        "try again later",
+        retry_after_s=retry_after_s,
+    )
 
 
 def refuse_impossible(request: Request, max_model_len: int, max_servable_tokens: int) -> None:

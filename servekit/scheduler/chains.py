@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from servekit.scheduler.blocks import BlockPool
-from servekit.scheduler.prefix import chain_hashes, root
+from servekit.scheduler.prefix import chain_hashes
 from servekit.scheduler.request import Request
 
 
@@ -18,13 +18,11 @@ from servekit.scheduler.request import Request
 class Chain:
     """Full blocks that follow each other in one request, found by the hash of the first, `head`.
 
-    The first one is number `first` of its table and follows the prefix that `parent` stands for.
-    All are held by `owner`, or, once that is None, free: they are evicted from the end, and what
-    is left is in `blocks`. There were `ever` of them.
+    The first one is number `first` of its table. All are held by `owner`, or, once that is None,
+    free: they are evicted from the end, and what is left is in `blocks`. There were `ever` of them.
     """
 
     head: bytes
-    parent: bytes
     first: int
     tokens: list[int]
     """Of the request, from its beginning."""
@@ -76,9 +74,8 @@ class Chains:
 
     def begin(self, request: Request, computing: bool) -> Chain:
         """An empty one that `request` holds, after its `sealed` blocks; the first is hashed."""
-        first, hashes = request.sealed, request.hashes
-        parent = hashes[first - 1] if first else root(request.salt)
-        chain = Chain(hashes[first], parent, first, request.tokens, request, computing)
+        first = request.sealed
+        chain = Chain(request.hashes[first], first, request.tokens, request, computing)
         self.of[request.id] = self.asleep[chain.head] = chain
         return chain
 

@@ -23,6 +23,11 @@ def root(salt: bytes) -> bytes:
     return sha256(salt).digest()
 
 
+def parent_of(request: Request, number: int) -> bytes:
+    """What stands for the prefix before its block of this number, which is hashed."""
+    return request.hashes[number - 1] if number else root(request.salt)
+
+
 def chain_hashes(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     """Hashes of the full blocks of `tokens`, which follow the prefix that `parent` stands for.
 
@@ -44,7 +49,7 @@ def extend_hashes(request: Request, count: int, block_size: int) -> None:
     hashes = request.hashes
     done = len(hashes)
     if count > done:
-        parent = hashes[-1] if hashes else root(request.salt)
+        parent = parent_of(request, done)
         tokens = request.tokens[done * block_size : count * block_size]
         hashes += chain_hashes(parent, tokens, block_size)
 

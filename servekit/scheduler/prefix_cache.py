@@ -13,7 +13,7 @@ from servekit.scheduler.prefix import (
     hash_of_tail,
     key_of,
     longest_in_groups,
-    root,
+    parent_of,
 )
 from servekit.scheduler.request import Request
 from servekit.scheduler.windows import Windows
@@ -69,7 +69,7 @@ class PrefixCache:
             return Hit(len(tables[0]) * size, tables)
         cached = self.index.leading(request, count)
         there = len(cached) * size
-        parent = request.hashes[len(cached) - 1] if cached else root(request.salt)
+        parent = parent_of(request, len(cached))
         if parent in self.siblings.after:
             wanted = tokens[there : min(there + size, len(tokens) - 1)]
             source, common = self.siblings.closest(parent, wanted)
@@ -179,7 +179,7 @@ class PrefixCache:
         chain = self.chains.begin(request, self._no_longer_computing(request))
         begin = number * self.block_size
         part = request.tokens[begin : begin + self.block_size]
-        self.siblings.add(chain.parent, request.tables[0][number], part)
+        self.siblings.add(parent_of(request, number), request.tables[0][number], part)
         return chain
 
     def _offer(self, request: Request, number: int, contents: list[bytes]) -> list[int]:
@@ -220,9 +220,8 @@ class PrefixCache:
         size, tokens, hashes = self.block_size, request.tokens, request.hashes
         if self.whole:
             for index in {offered[0], offered[-1]} if offered else ():
-                parent = hashes[index - 1] if index else root(request.salt)
                 part = tokens[index * size : (index + 1) * size]
-                self.siblings.add(parent, table[index], part)
+                self.siblings.add(parent_of(request, index), table[index], part)
         if self.pins.prefixes:
             pinned = self.pins.of(request.salt)
             self.pool.pinned.update(table[i] for i in offered if hashes[i] in pinned)
@@ -234,7 +233,7 @@ class PrefixCache:
         index, count = divmod(done, self.block_size)
         if not count or not self.whole or request.sealed != index:
             return None
-        parent = request.hashes[index - 1] if index else root(request.salt)
+        parent = parent_of(request, index)
         return request.tables[0][index], parent, request.tokens[done - count : done]
 
     def show_tail(self, request: Request, done: int) -> None:

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from servekit.engine.messages import Caller
-from servekit.errors import ServekitError
 from servekit.server import limits
 from servekit.server.chat_prompt import chat_tokens
 from servekit.server.constraint import grammar_of
 from servekit.server.generate import Job
 from servekit.server.running import Taken
 from servekit.server.service import Service
-from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
+from servekit.server.stream import Chunk, Chunked
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
     ChatChoice,
@@ -48,22 +47,11 @@ async def chat_job(body: ChatRequest, service: Service, arrived: float, caller: 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatStyle:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatStyle(Chunked):
     """Words pieces as chat chunks; beside `beside`."""
 
-    id: str
-    created: int
-    model: str
-    names: TokenNames
     n: int
-    logprobs: bool
-    beside: Beside
-    framing: ClassVar[Framing] = CHUNKS
-
-    @property
-    def usage_so_far(self) -> bool:
-        return self.beside.so_far
 
     def opening(self) -> list[Chunk]:
         delta, beside = ChatDelta(role="assistant", content=""), self.beside.fields(None)
@@ -86,15 +74,6 @@ class ChatStyle:
                 stop_reason=piece.stop_reason,
             )
             yield self._chunk([choice], beside)
-
-    def closing(self, taken: Taken) -> list[Chunk]:
-        """The usage chunk, if it was asked for."""
-        if not self.beside.usage:
-            return []
-        return [self._chunk([], self.beside.last_fields(taken))]
-
-    def failed(self, error: ServekitError) -> list[Chunk]:
-        return error_chunk(error)
 
     def answer(self, answers: list[list[Piece]], taken: Taken) -> ChatCompletion:
         return ChatCompletion(

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from servekit.engine.messages import Caller
-from servekit.errors import RequestError, ServekitError
+from servekit.errors import RequestError
 from servekit.server import limits
 from servekit.server.constraint import grammar_of
 from servekit.server.generate import Job
 from servekit.server.running import Taken
 from servekit.server.service import Service
-from servekit.server.stream import CHUNKS, Beside, Chunk, Framing, TokenNames, error_chunk
+from servekit.server.stream import Chunk, Chunked
 from servekit.server.text import Piece, Scored
 from servekit.server.wire import (
     Completion,
@@ -101,22 +101,11 @@ def echoes(body: CompletionRequest, service: Service) -> list[str]:
     return [text for text in texts for _ in range(n)]
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionStyle:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionStyle(Chunked):
     """Words pieces as completion choices; `echoes` has the beginning of each."""
 
-    id: str
-    created: int
-    model: str
-    names: TokenNames
     echoes: list[str]
-    logprobs: bool
-    beside: Beside
-    framing: ClassVar[Framing] = CHUNKS
-
-    @property
-    def usage_so_far(self) -> bool:
-        return self.beside.so_far
 
     def opening(self) -> list[Chunk]:
         beside = self.beside.fields(None)
@@ -141,15 +130,6 @@ class CompletionStyle:
                 stop_reason=piece.stop_reason,
             )
             yield self._chunk([choice], beside)
-
-    def closing(self, taken: Taken) -> list[Chunk]:
-        """The usage chunk, if it was asked for."""
-        if not self.beside.usage:
-            return []
-        return [self._chunk([], self.beside.last_fields(taken))]
-
-    def failed(self, error: ServekitError) -> list[Chunk]:
-        return error_chunk(error)
 
     def answer(self, answers: list[list[Piece]], taken: Taken) -> Completion:
         choices = [

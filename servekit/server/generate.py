@@ -250,7 +250,7 @@ class Generation:
             self.job.operation,
             finish,
             one.answer.completion_tokens,
-            0.0 if first is None else one.last_at - first,
+            one.decode_s,
             prompt_tokens=one.prompt_tokens,
             ttft_s=None if first is None else first - self.job.arrived,
             preemptions=one.preemptions,

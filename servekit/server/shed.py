@@ -7,6 +7,7 @@ several times the processor time, of which those who are served have to wait.
 
 from servekit.config.scheduling import SchedulerConfig
 from servekit.errors import Overloaded
+from servekit.scheduler.admission import crowded
 from servekit.scheduler.retry import Retry
 
 
@@ -28,8 +29,5 @@ class Shed:
         if left < self.waiting:
             return None
         self.refused += 1
-        return Overloaded(
-            f"{left} requests are waiting and at most {self.waiting} may "
-            "(scheduler.max_num_waiting); try again later",
-            retry_after_s=self.retry.after_s(now, self.retry.gap_s, self.refused),
-        )
+        wait_s = self.retry.after_s(now, self.retry.gap_s, self.refused)
+        return crowded(left, self.waiting, wait_s)

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -70,10 +71,6 @@ class Framing:
 
 def data_event(chunk: object) -> bytes:
     return b"data: " + encode(chunk) + b"\n\n"
-
-
-def error_chunk(error: ServekitError) -> list[Chunk]:
-    return [error_body(error)]
 
 
 CHUNKS = Framing(data_event, DONE)
@@ -156,6 +153,34 @@ class Beside:
     def last_fields(self, taken: Taken) -> dict[str, Any]:
         """Of the last chunk, or an answer."""
         return {"usage": taken.usage, **({"timings": taken.timings} if self.timings else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(ABC):
+    """What the styles of chat and completions share: how a stream of chunks ends, or fails."""
+
+    id: str
+    created: int
+    model: str
+    names: "TokenNames"
+    logprobs: bool
+    beside: Beside
+    framing: ClassVar[Framing] = CHUNKS
+
+    @property
+    def usage_so_far(self) -> bool:
+        return self.beside.so_far
+
+    def closing(self, taken: Taken) -> list[Chunk]:
+        """The usage chunk, if it was asked for."""
+        return [self._chunk([], self.beside.last_fields(taken))] if self.beside.usage else []
+
+    def failed(self, error: ServekitError) -> list[Chunk]:
+        return [error_body(error)]
+
+    @abstractmethod
+    def _chunk(self, choices: list[Any], beside: dict[str, Any]) -> msgspec.Struct:
+        """Of the route; `beside` has fields beside the choices."""
 
 
 @dataclass(frozen=True, slots=True)

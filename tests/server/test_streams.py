@@ -84,11 +84,17 @@ class Reciting:
 
 
 def style_of(body: Body, tokenizer: Tokenizer, n: int) -> Style:
-    beside = Beside(usage=True)
-    names = TokenNames(tokenizer)
+    shared: dict[str, Any] = {
+        "id": "id",
+        "created": 0,
+        "model": "tiny",
+        "names": TokenNames(tokenizer),
+        "logprobs": True,
+        "beside": Beside(usage=True),
+    }
     if isinstance(body, ChatRequest):
-        return ChatStyle("id", 0, "tiny", names, n, logprobs=True, beside=beside)
-    return CompletionStyle("id", 0, "tiny", names, ["> "] * n, logprobs=True, beside=beside)
+        return ChatStyle(n=n, **shared)
+    return CompletionStyle(echoes=["> "] * n, **shared)
 
 
 async def both(service: Service, body: Body, n: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
