@@ -71,7 +71,7 @@ def test_what_does_not_exist_is_answered_with_what_does(word: str, says: str) ->
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["plan", "--help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_help_has_verbs_recipes_and_groups(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +79,17 @@ def test_help_has_verbs_recipes_and_groups(
     out = capsys.readouterr().out
     for word in (*VERBS, "chat_smollm2", "A small chat model", "hardware", "rtx4090", "Examples"):
         assert word in out
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_help_of_a_verb_is_of_that_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"servekit {verb}: {VERBS[verb].phrase}\n")
+    own = {flag for flag, (of, _) in VERB_VALUES.items() if of == verb}
+    assert [flag for flag in own if flag not in out] == []
+    assert [flag for flag in set(VERB_VALUES) - own if f" {flag} " in out] == []
+    assert ("chat_smollm2" in out) == VERBS[verb].composes
 
 
 def test_help_names_every_flag_that_takes_a_value(capsys: pytest.CaptureFixture[str]) -> None:

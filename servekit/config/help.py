@@ -18,20 +18,32 @@ EXAMPLES = """\
   servekit explain scheduler.max_num_seqs +recipe=chat_smollm2
   servekit --config-dir mine +recipe=own                  mine/recipe/own.yaml"""
 
-FLAGS = """\
-  --json               machine-readable output
-  --config-dir FOLDER  more recipes and groups; SERVEKIT_CONFIG_PATH: folders that come before ours
-  -m                   plan every combination of a=1,2 b=3,4 in one table
-  --explain            plan: each formula with its numbers
-  --from-log FILE      plan: learn this site's constants from a start-up log
-  --fail-on POLICIES   diff: exit 2 on does_not_fit, slo, cost>10% ...; --markdown: for a review
-  --compare KEY=A,B    simulate: the same requests through each; --html FILE: a page of figures
-  --requests N         simulate: of each run; --seeds K: runs with other random numbers
-  --tenant NAME        keys new: whose key; --id NAME, --access inference,admin and limits of it:
-                       --max-concurrent, --requests-per-minute, --tokens-per-minute
-  --cfg job            the composed YAML, before rules and checks; --info: what Hydra did
-  -sc install=bash     eval "$(servekit -sc install=bash)" completes words at the prompt
-  --version, --help"""
+FLAGS: dict[str, str] = {
+    "--json": "machine-readable output",
+    "--config-dir FOLDER": "more recipes and groups; SERVEKIT_CONFIG_PATH: folders before ours",
+    "-m": "plan: every combination of a=1,2 b=3,4 in one table",
+    "--explain": "plan: each formula with its numbers",
+    "--from-log FILE": "plan: learn this site's constants from a start-up log",
+    "--fail-on POLICIES": "diff: exit 2 on does_not_fit, slo, cost>10% ...",
+    "--markdown": "diff: for a review",
+    "--compare KEY=A,B": "simulate: the same requests through each",
+    "--html FILE": "simulate: a page of figures",
+    "--requests N": "simulate: of each run",
+    "--seeds K": "simulate: runs with other random numbers",
+    "--tenant NAME": "keys: new: whose key",
+    "--id NAME": "keys: new: what it is called in metrics and in the ledger",
+    "--access CLASSES": "keys: new: inference, admin or both",
+    "--max-concurrent N": "keys: new: answers at once",
+    "--requests-per-minute N": "keys: new: requests let in",
+    "--tokens-per-minute N": "keys: new: tokens of prompts and answers",
+    "--cfg job": "the composed YAML, before rules and checks; --info: what Hydra did",
+    "-sc install=bash": 'eval "$(servekit -sc install=bash)" completes words at the prompt',
+    "--version, --help": "of a verb: servekit VERB --help",
+}
+"""What each does; behind the name of the one verb that takes it, if it is one."""
+
+COMPOSING = ("--config-dir", "--cfg", "-sc")
+"""Flags of every verb whose words are a configuration."""
 
 
 def recipes_and_groups(config_dir: str | None) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -64,12 +76,33 @@ def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
             *_columns({name: ", ".join(names) for name, names in chosen.items()}),
             "",
             "Flags",
-            FLAGS,
+            *_columns(FLAGS),
             "",
             "Examples",
             EXAMPLES,
         ]
     )
+
+
+def verb_page(name: str, phrase: str, words: str, composes: bool, config_dir: str | None) -> str:
+    """`servekit VERB --help`: what it does, takes and chooses from."""
+    recipes, chosen = recipes_and_groups(config_dir)
+    own = {
+        flag: text.removeprefix(f"{name}: ")
+        for flag, text in FLAGS.items()
+        if text.startswith(f"{name}: ")
+        or flag == "--json"
+        or (composes and flag.split()[0] in COMPOSING)
+    }
+    examples = [line for line in EXAMPLES.splitlines() if line.startswith(f"  servekit {name} ")]
+    lines = [f"servekit {name}: {phrase}", "", f"  servekit {name} {words} [FLAGS]"]
+    lines += ["", "Flags", *_columns(own)]
+    if composes:
+        lines += ["", "Recipes", *_columns(recipes)]
+        lines += ["", "Groups", *_columns({key: ", ".join(all) for key, all in chosen.items()})]
+    if examples:
+        lines += ["", "Examples", *examples]
+    return "\n".join(lines)
 
 
 def _columns(rows: Mapping[str, str]) -> list[str]:

@@ -15,6 +15,7 @@ def deadline(header: str | None, arrived: float) -> float | None:
     """When the request is to be given up, on the clock of `arrived`; raises RequestError."""
     if header is None:
         return None
+    header = header.strip(" \t")
     if not header.isdecimal() or not 1 <= (milliseconds := int(header[:12])) <= MAX_MS:
         raise RequestError(
             f"{HEADER} is {header[:20]!r}, allowed are whole milliseconds from 1 to {MAX_MS}",

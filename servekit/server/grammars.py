@@ -155,7 +155,8 @@ class Child:
         )
 
     def _ask(self, body: bytes) -> bytes | None:
-        """None if it ended, or took too long."""
+        """None if it ended. Raises OSError if the clock ran out, which says nothing of the grammar:
+        its processor time is bounded by itself."""
         assert self.process is not None, "it was spawned"
         assert self.process.stdin is not None, "it was asked for"
         try:
@@ -163,7 +164,10 @@ class Child:
             deadline = time.monotonic() + TRIAL_S
             (length,) = LENGTH.unpack(self._read(LENGTH.size, deadline))
             return self._read(length, deadline)
-        except (BrokenPipeError, EOFError, TimeoutError):
+        except TimeoutError:
+            self._end()
+            raise OSError(f"the machine is too busy: no verdict within {TRIAL_S:g} s") from None
+        except (BrokenPipeError, EOFError):
             return None
 
     def _read(self, length: int, deadline: float) -> bytes:

@@ -34,7 +34,7 @@ from servekit.server.pinned import pinned_tokens
 from servekit.server.ports import LAST_EVENTS_S, Ports, listeners
 from servekit.server.running import RequestStream
 from servekit.server.service import Service
-from servekit.server.terminal import Terminal, curl_line, terminal
+from servekit.server.terminal import Terminal, curl_line, reachable, terminal
 from servekit.telemetry.discreet import log_to_stderr, on_loop_error
 from servekit.telemetry.exporters import exporter_of
 
@@ -191,7 +191,11 @@ class Deployment:
         self.terminal.say(f"ready: {self.config.model.name} on {url}", style="bold green")
         chat = self.service.loaded.has_chat_template
         keyed = self.config.server.api_keys is not None
-        self.terminal.say(curl_line(url, self.config.model.name, chat=chat, keyed=keyed))
+        tls = self.config.server.tls_cert is not None
+        line = curl_line(
+            reachable(url), self.config.model.name, chat=chat, keyed=keyed, unnamed=tls
+        )
+        self.terminal.say(line)
         if self.as_json:
             ready = {"event": "ready", "url": url, "admin_url": self.ports.admin_url}
             print(json.dumps({**ready, "model": self.config.model.name}), flush=True)

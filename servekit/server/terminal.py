@@ -98,10 +98,16 @@ def terminal() -> Terminal:
     return Bars(console) if console.is_terminal else Lines()
 
 
-def curl_line(url: str, model: str, *, chat: bool, keyed: bool) -> str:
+def reachable(url: str) -> str:
+    """The same for a client on this machine, where the server listens on every address."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def curl_line(url: str, model: str, *, chat: bool, keyed: bool, unnamed: bool = False) -> str:
     """To paste: a first streamed answer; a model without a chat template completes text.
 
-    With `keyed` the shell puts $KEY into it.
+    With `keyed` the shell puts $KEY into it. `unnamed`: a certificate that may not be of this
+    machine's address, or of an authority that it does not know, is taken.
     """
     body: dict[str, object] = {"model": model, "stream": True, "temperature": 0}
     if chat:
@@ -110,8 +116,9 @@ def curl_line(url: str, model: str, *, chat: bool, keyed: bool) -> str:
     else:
         route = "completions"
         body["prompt"] = "The capital of France is"
+    insecure = "-k " if unnamed else ""
     key = '-H "authorization: Bearer $KEY" ' if keyed else ""
     return (
-        f"curl -N {url}/v1/{route} {key}-H 'content-type: application/json' "
+        f"curl -N {insecure}{url}/v1/{route} {key}-H 'content-type: application/json' "
         f"-d {shlex.quote(json.dumps(body))}"
     )

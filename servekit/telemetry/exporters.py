@@ -26,7 +26,7 @@ from servekit.telemetry.catalogue import (
     TIME_TO_FIRST_TOKEN,
 )
 from servekit.telemetry.histogram import Histogram, Instruments, with_own
-from servekit.telemetry.otlp import TIMEOUT_S, SentTraces, resource_of
+from servekit.telemetry.otlp import TIMEOUT_S, SentTraces, StatusOnly, resource_of
 from servekit.telemetry.vllm import WithVllmNames
 
 METER = "servekit"
@@ -67,7 +67,9 @@ class PushedMetrics(OTLPMetricExporter):
     """The same, for a collector."""
 
     def __init__(self, endpoint: str, own: Sequence[Histogram]) -> None:
-        super().__init__(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S)
+        super().__init__(
+            endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=TIMEOUT_S, session=StatusOnly()
+        )
         self._own = own
 
     def export(
@@ -115,7 +117,8 @@ class NoExporter:
         """Tells the collector, if there is one, the last of it, but takes no longer than that."""
         if self.traces is None or self._pushing is None:
             return
-        last = Thread(target=self._pushing.collect, name="last metrics", daemon=True)
+        # it collects once more, and then no longer by itself
+        last = Thread(target=self._pushing.shutdown, name="last metrics", daemon=True)
         last.start()
         deadline = time.monotonic() + timeout_s
         self.traces.close(timeout_s)

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 SYNC_EVERY_S = 1.0
 CHUNK = 1 << 16
+LOCK_S = 2.0
+"""How long another process may keep the file to itself: answers wait for their lines."""
 LAST_LINES_S = 5.0
 """How long the end of a server may wait for its last lines."""
 
@@ -150,13 +152,24 @@ class Ledger:
 
 
 class Locked:
-    """No other server writes to the file meanwhile; the lock ends with its holder's process."""
+    """No other server writes to the file meanwhile; the lock ends with its holder's process.
+
+    Raises OSError where somebody else keeps it for LOCK_S.
+    """
 
     def __init__(self, file: int) -> None:
         self.file = file
 
     def __enter__(self) -> None:
-        fcntl.flock(self.file, fcntl.LOCK_EX)
+        deadline = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise OSError(0, "another process keeps it locked") from None
+                time.sleep(0.002)
 
     def __exit__(self, *raised: object) -> None:
         fcntl.flock(self.file, fcntl.LOCK_UN)

@@ -8,8 +8,9 @@ import logging
 import threading
 from collections.abc import Mapping
 from queue import Empty, Full, Queue
-from typing import Protocol
+from typing import Any, Protocol
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -34,6 +35,16 @@ def resource_of(deployment: str) -> Resource:
     return Resource.create({"service.name": deployment, "service.version": __version__})
 
 
+class StatusOnly(requests.Session):
+    """Reads no bodies of answers: a collector's status says enough, and a body may be endless."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        answer = super().send(request, **{**options, "stream": True})
+        answer._content = b""
+        answer.close()
+        return answer
+
+
 class Traces(Protocol):
     """Where traces of requests go."""
 
@@ -53,7 +64,7 @@ class SentTraces:
     ) -> None:
         self._resource = resource
         self._exporter: SpanExporter = OTLPSpanExporter(
-            endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S
+            endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S, session=StatusOnly()
         )
         self._waiting: Queue[Trace | None] = Queue(most_waiting)
         self._every_s = every_s

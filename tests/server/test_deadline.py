@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from servekit.server.deadline import deadline
 from tests.server.conftest import Running, chat_body, eventually, says
 from tests.server.test_errors import error_of
 
@@ -21,6 +22,10 @@ def test_a_deadline_that_is_no_time_is_refused_by_name(http: httpx.Client, value
     error = error_of(http.post(CHAT, json=chat_body(), headers=headers), 400)
     assert error["param"] == HEADER
     assert "86400000" in error["message"]
+
+
+def test_blanks_around_a_deadline_are_no_part_of_it() -> None:
+    assert deadline(" 5000\t", arrived=1.0) == 6.0
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
+from servekit.server.frames import MOST_FRAMES
 from tests.server.conftest import Running
 
 MIB = 1 << 20
@@ -52,6 +53,20 @@ def test_pings_of_a_client_that_does_not_read_are_not_kept(server: Running) -> N
                 raw.sendall(PING[-rest:])
                 rest = 0
         assert told == pongs
+
+
+def test_a_message_in_frames_without_end_closes_its_connection(
+    server: Running, http: httpx.Client
+) -> None:
+    """Empty frames: the bytes of the message stay below every limit."""
+    first, more = b"\x01\x80\0\0\0\0", b"\0\x80\0\0\0\0"
+    with opened(server) as raw:
+        raw.sendall(first + more * (MOST_FRAMES + 1))
+        said = raw.recv(4096)
+    assert said[:2] == bytes([0x88, len(said) - 2])
+    assert int.from_bytes(said[2:4]) == 1008
+    assert b"4096 frames" in said
+    assert http.get("/livez").status_code == 200
 
 
 def test_what_is_no_text_closes_its_connection_and_logs_nothing(

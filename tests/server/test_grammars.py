@@ -10,6 +10,7 @@ import pytest
 
 from servekit.model.grammar import json_grammar
 from servekit.model.vocabulary import vocabulary_of
+from servekit.server import grammars
 from servekit.server.constraint import MAX_SCHEMA_BYTES
 from servekit.server.grammars import TOO_MUCH, Child
 from tests.server.conftest import ByteTokenizer, Running, chat_body, eventually, says
@@ -269,6 +270,21 @@ def test_a_child_that_was_killed_during_a_trial_condemns_no_grammar() -> None:
     threading.Timer(0.3, process.kill).start()
     with pytest.raises(OSError, match="was killed"):
         child.objection(json_grammar({}), VOCABULARY)
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+
+
+def test_a_machine_too_busy_for_a_verdict_condemns_no_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = Child()
+    assert child.objection(json_grammar({}), VOCABULARY) == ""
+    process = child.process
+    assert process is not None
+    monkeypatch.setattr(grammars, "TRIAL_S", 0.2)
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(OSError, match="too busy"):
+        child.objection(json_grammar({}), VOCABULARY)
+    monkeypatch.undo()
     assert child.objection(json_grammar({}), VOCABULARY) == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from servekit.server.lifecycle import Phase
-from servekit.server.terminal import Bars, Lines, amount, curl_line
+from servekit.server.terminal import Bars, Lines, amount, curl_line, reachable
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,23 @@ def test_the_line_to_paste_is_one_shell_command_with_json_in_it() -> None:
     words = shlex.split(curl_line("http://127.0.0.1:1", "it's", chat=True, keyed=False))
     assert words[:3] == ["curl", "-N", "http://127.0.0.1:1/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "it's"
+
+
+@pytest.mark.parametrize(
+    ("listens", "asked"),
+    [
+        ("https://0.0.0.0:8000", "https://127.0.0.1:8000"),
+        ("http://[::]:80", "http://[::1]:80"),
+        ("http://10.0.0.0:8000", "http://10.0.0.0:8000"),
+    ],
+)
+def test_the_line_to_paste_names_an_address_that_a_client_can_use(listens: str, asked: str) -> None:
+    assert reachable(listens) == asked
+
+
+def test_a_certificate_of_another_address_is_taken() -> None:
+    words = shlex.split(curl_line("https://a", "m", chat=True, keyed=False, unnamed=True))
+    assert words[:3] == ["curl", "-N", "-k"]
 
 
 def test_a_model_without_a_chat_template_is_asked_to_complete() -> None:

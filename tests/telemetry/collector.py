@@ -1,7 +1,7 @@
 """A small OpenTelemetry collector: it takes OTLP over HTTP and keeps what it was sent."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -22,6 +22,9 @@ class Collector:
     answering: Event = field(default_factory=Event)
     reached: Event = field(default_factory=Event)
     status: int = 200
+    endless: bool = False
+    """Its answers have no end; `taken` are the bytes of them that went."""
+    taken: int = 0
 
     @property
     def spans(self) -> list[Any]:
@@ -79,6 +82,9 @@ def handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
                 collector.bodies.append((self.path, body))
             self.send_response(collector.status)
             self.end_headers()
+            with suppress(OSError):
+                while collector.endless:
+                    collector.taken += self.wfile.write(bytes(1 << 20))
 
         def log_message(self, format: str, *args: Any) -> None:
             """Tests are quiet."""

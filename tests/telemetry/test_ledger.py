@@ -1,5 +1,6 @@
 """The ledger keeps every line it acknowledged, whole, whoever dies, renames or fills the disk."""
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -140,6 +141,21 @@ def write_many(path: str, name: str) -> None:
     for number in range(200):
         ledger.write(f"{name} {number} {'x' * 100}\n".encode()).result(30)
     ledger.close()
+
+
+def test_who_keeps_the_file_locked_holds_up_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(str(path))
+    monkeypatch.setattr(module, "LOCK_S", 0.1)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(LedgerUnwritable):
+            ledger.write(b"{}\n").result(10)
+    written(ledger, b'{"a":1}\n')
+    ledger.close()
+    assert path.read_bytes() == b'{"a":1}\n'
 
 
 def test_several_servers_write_to_one_file(tmp_path: Path) -> None:

@@ -138,6 +138,13 @@ def test_a_collector_that_refuses_is_counted(collector: Collector) -> None:
     assert sent(collector, trace()).counts()["failed"] == 1
 
 
+def test_an_answer_without_an_end_is_not_read(collector: Collector) -> None:
+    collector.endless = True
+    assert sent(collector, trace()).counts()["sent"] == 1
+    collector.endless = False
+    assert collector.taken < 64 << 20  # what fits into buffers on the way
+
+
 def test_metrics_are_sent_to_the_collector_too(collector: Collector) -> None:
     exporter = exporter_of(tiny_config(telemetry={"otlp_endpoint": collector.url}))
     metrics = Metrics(exporter.meter, "tiny", lambda: {"running": 3.0})
