@@ -62,8 +62,6 @@ class Verb:
     phrase: str
     run: Callable[[Line], int]
     composes: bool = True
-    words: str = "[+recipe=NAME] [group=OPTION ...] [key=value ...]"
-    """What may stand behind it."""
 
 
 def _serve(line: Line) -> int:
@@ -158,26 +156,15 @@ def _doctor(line: Line) -> int:
     return doctor(line.as_json)
 
 
-DIFF_WORDS = "A B   (words of a configuration in quotes, or git revisions)"
-EXPLAIN_WORDS = "KEY [+recipe=NAME] [group=OPTION ...] [key=value ...]"
-MODELS_WORDS = "[fetch NAME_OR_SOURCE | inspect FILE.gguf_OR_FOLDER]"
-
 VERBS: dict[str, Verb] = {
     "serve": Verb("plan, check and launch; the verb may be left out", _serve),
     "plan": Verb("does it fit, how fast, what does it cost, before anything is loaded", _plan),
     "simulate": Verb("what clients would see: this scheduler, on a modelled device", _simulate),
-    "diff": Verb("what a change does to capacity, latency and cost", _diff, False, DIFF_WORDS),
-    "explain": Verb(
-        "a key's value, meaning, limits, and where it came from", _explain, words=EXPLAIN_WORDS
-    ),
-    "models": Verb("list the models; fetch or inspect one", _models, False, MODELS_WORDS),
-    "keys": Verb(
-        "make a key, and its line for server.api_keys",
-        _keys,
-        False,
-        "new --tenant NAME",
-    ),
-    "doctor": Verb("what this machine is, as a hardware option", _doctor, False, ""),
+    "diff": Verb("what a change does to capacity, latency and cost", _diff, composes=False),
+    "explain": Verb("a key's value, meaning, limits, and where it came from", _explain),
+    "models": Verb("list the models; fetch or inspect one", _models, composes=False),
+    "keys": Verb("make a key, and its line for server.api_keys", _keys, composes=False),
+    "doctor": Verb("what this machine is, as a hardware option", _doctor, composes=False),
 }
 
 

@@ -42,6 +42,16 @@ FLAGS: dict[str, str] = {
 }
 """What each does; behind the name of the one verb that takes it, if it is one."""
 
+COMPOSED = "[+recipe=NAME] [group=OPTION ...] [key=value ...]"
+WORDS = {
+    "diff": "A B   (words of a configuration in quotes, or git revisions)",
+    "explain": f"KEY {COMPOSED}",
+    "models": "[fetch NAME_OR_SOURCE | inspect FILE.gguf_OR_FOLDER]",
+    "keys": "new --tenant NAME",
+    "doctor": "",
+}
+"""What stands behind a verb whose words are not simply a configuration."""
+
 COMPOSING = ("--config-dir", "--cfg", "-sc")
 """Flags of every verb whose words are a configuration."""
 
@@ -84,7 +94,7 @@ def page(verbs: Mapping[str, str], config_dir: str | None) -> str:
     )
 
 
-def verb_page(name: str, phrase: str, words: str, composes: bool, config_dir: str | None) -> str:
+def verb_page(name: str, phrase: str, composes: bool, config_dir: str | None) -> str:
     """`servekit VERB --help`: what it does, takes and chooses from."""
     recipes, chosen = recipes_and_groups(config_dir)
     own = {
@@ -95,7 +105,8 @@ def verb_page(name: str, phrase: str, words: str, composes: bool, config_dir: st
         or (composes and flag.split()[0] in COMPOSING)
     }
     examples = [line for line in EXAMPLES.splitlines() if line.startswith(f"  servekit {name} ")]
-    lines = [f"servekit {name}: {phrase}", "", f"  servekit {name} {words} [FLAGS]"]
+    usage = " ".join(["servekit", name, *filter(None, [WORDS.get(name, COMPOSED)]), "[FLAGS]"])
+    lines = [f"servekit {name}: {phrase}", "", f"  {usage}"]
     lines += ["", "Flags", *_columns(own)]
     if composes:
         lines += ["", "Recipes", *_columns(recipes)]
