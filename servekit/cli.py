@@ -279,7 +279,7 @@ def _run(line: Line) -> int:
 
         if line.verb is not None and not line.as_json:
             asked = VERBS[line.verb]
-            print(verb_page(line.verb, asked.phrase, asked.words, asked.composes, line.config_dir))
+            print(verb_page(line.verb, asked.phrase, asked.composes, line.config_dir))
             return 0
         verbs = {name: verb.phrase for name, verb in VERBS.items()}
         if line.as_json:
