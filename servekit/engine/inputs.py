@@ -37,15 +37,19 @@ def build_inputs(
     samples = [True] * len(decodes.ids) + [row.samples for row in others]
     sample_at = ends[samples] - 1
 
-    flat = [table.ravel() for table in tables]
-    parts = _to_device([tokens, positions, sample_at, *slots, *flat], device)
+    begins, contexts = np.concatenate(([0], ends)), starts + query_lens
+    packed = [tokens, positions, sample_at, begins, contexts, *slots]
+    parts = _to_device([*packed, *(table.ravel() for table in tables)], device)
     return StepInputs(
         token_ids=parts[0],
         positions=parts[1],
-        slots=parts[3 : 3 + len(tables)],
+        slots=parts[5 : len(packed)],
         query_lens=query_lens,
-        seq_lens=(starts + query_lens).tolist(),
-        block_tables=tuple(part.view(rows, -1) for part in parts[3 + len(tables) :]),
+        seq_lens=contexts.tolist(),
+        decodes=len(decodes.ids),
+        query_starts=parts[3].int(),
+        contexts=parts[4].int(),
+        block_tables=tuple(part.view(rows, -1) for part in parts[len(packed) :]),
         sample_at=parts[2],
     )
 
