@@ -151,7 +151,8 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One step: `build_s` it took to decide on, `seconds` from then to its end."""
+    """One step: `build_s` it took to decide on, `seconds` to run; the latter may overlap with what
+    the next one took to decide on."""
 
     rows: int
     prefill_tokens: int

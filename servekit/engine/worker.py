@@ -79,7 +79,15 @@ def serve(launch: Launch, mailbox: Mailbox) -> None:
         mailbox.send(Beat(0.0))
     scheduler, runner, measured = device.result()
     mailbox.send(measured)
-    core = EngineCore(scheduler, runner, mailbox.receive, mailbox.send, device=device, log=log)
+    core = EngineCore(
+        scheduler,
+        runner,
+        mailbox.receive,
+        mailbox.send,
+        device=device,
+        in_flight=config.engine.in_flight,
+        log=log,
+    )
     try:
         core.run()
     finally:
