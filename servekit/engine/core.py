@@ -66,7 +66,9 @@ class EngineCore:
         device: Beside[Any] | None = None,
         in_flight: int = 1,
         log: StepLog | None = None,
+        kernel_compiles: Callable[[], int] = int,
     ) -> None:
+        """`kernel_compiles`: how many there were since the engine is ready."""
         self.scheduler = scheduler
         self.executor = executor
         self.inbox = inbox
@@ -76,6 +78,7 @@ class EngineCore:
         """When the server was last told anything."""
         self.flights = Flights(executor, in_flight, device, clock)
         self.log = log
+        self.kernel_compiles = kernel_compiles
         self.grammars = Grammars()
         self.stopping = False
         self.idle = True
@@ -249,6 +252,7 @@ class EngineCore:
             batch_rows=rows,
             batch_tokens=tokens,
             step_s=seconds,
+            kernel_compiles_total=self.kernel_compiles(),
             **{name: getattr(now, name) for name in TOLD},
         )
 

@@ -148,6 +148,8 @@ class Stats(msgspec.Struct, frozen=True):
     predicted_ttft_s: float | None
     slots_unfilled: int
     step_budget_tokens: int
+    kernel_compiles_total: int = 0
+    """Since it was ready."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -183,7 +185,7 @@ class Deltas(msgspec.Struct, tag="deltas", frozen=True):
 class Loading(msgspec.Struct, tag="loading", frozen=True):
     """`done` of `total` in the unit that the phase counts; total 0 means unknown."""
 
-    phase: Literal["start", "load", "warmup"]
+    phase: Literal["start", "load", "kernels", "warmup"]
     done: int
     total: int
 

@@ -61,6 +61,7 @@ def test_tokens_are_those_of_one_step_at_a_time(setting: str, samplings: list[Sa
     at_rest(two)
     stats = two.scheduler.stats()
     assert (stats.preemptions_total > 0) == (setting in ("preempted", "swapped"))
+    assert (stats.swaps_total > 0) == (setting == "swapped")
 
 
 def test_the_next_step_is_planned_before_one_has_run() -> None:

@@ -142,8 +142,7 @@ def test_random_traffic_gets_what_each_request_gets_by_itself() -> None:
             assert kinds[id][1::2] == ["preempted"] * len(kinds[id][1::2])
         at_rest(local)
         reached["preempted"] += local.scheduler.stats().preemptions_total
-        reached["swapped"] += local.scheduler.stats().swaps_total
     for kind in KINDS:
         assert reached[f"{kind} abort"]
         assert reached[f"{kind} stop"]
-    assert reached["preempted"] > reached["swapped"] > 0
+    assert reached["preempted"]
