@@ -49,13 +49,12 @@ class Kernels:
 
 
 def choose(asked: Mapping[str, str], device: str, *, gather_tokens: int) -> Kernels:
-    """What `asked` says of each operation: torch, triton, or auto, which is Triton on a GPU.
+    """What `asked` says of each operation: torch or triton.
 
     `gather_tokens` is for attention by torch, see `TorchAttention`. Raises NotBuilt where Triton is
     asked for and not installed, HardwareMissing where there is nothing that it runs on.
     """
-    auto = "triton" if device != "cpu" and HAS_TRITON else "torch"
-    by = {op: auto if asked[op] == "auto" else asked[op] for op in OPS}
+    by = {op: asked[op] for op in OPS}
     if wanted := [op for op, kind in by.items() if kind == "triton"]:
         _check(wanted, device)
     functions: dict[str, dict[str, Any]] = {
@@ -83,5 +82,5 @@ def _check(wanted: list[str], device: str) -> None:
     if device == "cpu" and not interpreted():
         raise HardwareMissing(
             f"engine.kernels asks for Triton ({', '.join(wanted)}), whose kernels run on a GPU, "
-            "and this deployment is for a CPU; use engine.kernels=auto or torch"
+            "and this deployment is for a CPU; use engine.kernels=torch"
         )

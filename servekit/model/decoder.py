@@ -1,6 +1,6 @@
 """One decoder-only transformer for every family it knows, driven by the numbers of a Shape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +32,8 @@ class Decoder(nn.Module):
             raise NotBuilt(f"this release plans but does not run: {'; '.join(beyond)}")
         self.shape = shape
         self.dtype = DTYPES[dtype]
-        self.kernels = choose(dict.fromkeys(OPS, "torch"), device, gather_tokens=GATHER_TOKENS)
-        """What computes each operation; an engine sets those that its configuration asks for."""
+        self.device = device
+        self.compute_by(dict.fromkeys(OPS, "torch"))
         self.embedding = empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)
         self.layers = nn.ModuleList(Layer(shape, self.dtype, device) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden_size, shape=shape, dtype=self.dtype, device=device)
@@ -51,6 +51,10 @@ class Decoder(nn.Module):
             rope = shape.rope if window is None or shape.local_rope is None else shape.local_rope
             inv_freq, rope_scale = inverse_frequencies(rope, shape.head_dim)
             self.frequencies[window] = (inv_freq.to(device), rope_scale)
+
+    def compute_by(self, asked: Mapping[str, str]) -> None:
+        """Triton or torch for each operation, until further notice; raises as `choose` does."""
+        self.kernels = choose(asked, self.device, gather_tokens=GATHER_TOKENS)
 
     @torch.no_grad()
     def forward(self, inputs: StepInputs, cache: KvCache) -> torch.Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from servekit.engine.local import LocalEngine
 from servekit.engine.messages import Sampling
-from servekit.kernels.table import OPS, choose
+from servekit.kernels.table import OPS
 from servekit.model.cache import KvCache
 from servekit.model.decoder import Decoder
 from tests.conftest import tiny_config, tiny_shape
@@ -44,10 +44,9 @@ def engine(family: str, by: dict[str, str]) -> LocalEngine:
         model={"shape": shape, "max_model_len": 64},
         scheduler=limits,
         kv={"block_size": 8, "capacity_tokens": 512},
+        engine={"kernels": by},
     )
-    made = LocalEngine(config, decoder)
-    decoder.kernels = choose(by, "cpu", gather_tokens=1024)
-    return made
+    return LocalEngine(config, decoder)
 
 
 def answers(made: LocalEngine) -> list[list[int]]:
