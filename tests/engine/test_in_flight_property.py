@@ -109,7 +109,8 @@ def judge(result: Generated, one: Asked) -> None:
         assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
 
 
-WAYS = [*SETTINGS.values(), {"scheduler": {"max_num_seqs": 3}}]
+TIGHT = {"kv": {"capacity_tokens": 92, "block_size": 4, "prefix_caching": False}}
+WAYS = [*SETTINGS.values(), TIGHT, {"scheduler": {"max_num_seqs": 3}}]
 BESIDE: Beside[Any] = Beside("steps of a test")
 
 
