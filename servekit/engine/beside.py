@@ -23,24 +23,33 @@ class Beside(Generic[T]):
         threading.Thread(target=self._live, name=name, daemon=True).start()
 
     def start(self, work: Callable[[], T]) -> None:
-        """Begins; `result` must have been called for what was begun before."""
+        """Begins, once what was begun before is over; results come in the same order."""
         self._work.put(work)
 
     def fileno(self) -> int:
-        """A descriptor that can be read once the work is done, for a poll."""
+        """A descriptor that can be read while there is a result, for a poll."""
         return self._heard
 
     @property
     def done(self) -> bool:
+        """There is a result."""
         return not self._done.empty()
 
+    def wait(self) -> None:
+        """For the next result, which is thrown away, whether good or bad."""
+        self._take()
+
     def result(self) -> T:
-        """Waits for it; raises what the work raised."""
-        result, fault = self._done.get()
-        os.read(self._heard, 1)
+        """Waits for the next; raises what the work raised."""
+        result, fault = self._take()
         if fault is not None:
             raise fault
         return result  # type: ignore[return-value]  # None only beside a fault
+
+    def _take(self) -> tuple[T, None] | tuple[None, BaseException]:
+        end = self._done.get()
+        os.read(self._heard, 1)
+        return end
 
     def _live(self) -> None:
         while True:

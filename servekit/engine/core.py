@@ -1,21 +1,24 @@
 """The engine's loop: admit, plan, run, commit."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from servekit.engine.beside import Beside
 from servekit.engine.deltas import deltas_of, step_deltas
+from servekit.engine.flights import Flight, Flights
 from servekit.engine.grammars import PATIENCE_S, Grammars
-from servekit.engine.guard import Executor, report, run_guarded
+from servekit.engine.guard import Executor, report
 from servekit.engine.heartbeat import BEAT_S
-from servekit.engine.journal import step_and_events
+from servekit.engine.journal import plan_events, step_and_events
 from servekit.engine.messages import (
     Abort,
     Beat,
     Delta,
     Deltas,
+    Event,
     FromEngine,
     Pin,
     Stats,
@@ -23,11 +26,9 @@ from servekit.engine.messages import (
     Submit,
     ToEngine,
 )
-from servekit.engine.runner import Sampled
 from servekit.engine.step_log import StepLog
 from servekit.errors import EngineError, ServekitError
 from servekit.model.vocabulary import Vocabulary
-from servekit.scheduler.batch import Batch
 from servekit.scheduler.request import Request
 from servekit.scheduler.scheduler import Scheduler
 from servekit.scheduler.stats import SchedulerStats
@@ -48,6 +49,10 @@ class EngineCore:
 
     With a `device` thread, steps are run there, and requests and aborts are taken in meanwhile: who
     is refused learns it at once, however long the step. The scheduler is this thread's alone.
+
+    With `in_flight` 2 the next step is planned, and its inputs laid out, while one runs. What it is
+    planned on may come to be otherwise: then a row is of a request that has ended meanwhile, and
+    what comes of it is thrown away.
     """
 
     def __init__(
@@ -59,8 +64,11 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         *,
         device: Beside[Any] | None = None,
+        in_flight: int = 1,
         log: StepLog | None = None,
+        kernel_compiles: Callable[[], int] = int,
     ) -> None:
+        """`kernel_compiles`: how many there were since the engine is ready."""
         self.scheduler = scheduler
         self.executor = executor
         self.inbox = inbox
@@ -68,8 +76,9 @@ class EngineCore:
         self.clock = clock
         self.spoke = clock()
         """When the server was last told anything."""
-        self.device = device
+        self.flights = Flights(executor, in_flight, device, clock)
         self.log = log
+        self.kernel_compiles = kernel_compiles
         self.grammars = Grammars()
         self.stopping = False
         self.idle = True
@@ -77,14 +86,18 @@ class EngineCore:
         """Rows, tokens and seconds of the last step."""
         self.since = 0.0
         """When the step before ended, or somebody came to an idle engine."""
-        self.running = False
-        self.ended: list[int] = []
-        """Requests that the executor is to forget once the step that runs is over."""
+        self.events: list[Event] = []
+        """What planning did to requests, of the batch that is planned next too."""
+        self.ended: deque[tuple[int, int]] = deque()
+        """Requests that the executor is to forget, each once a batch is over that it may be in."""
 
     def run(self) -> None:
         """Serves until it is told to stop; raises EngineError when it cannot go on."""
-        while not self.stopping:
-            self.step()
+        try:
+            while not self.stopping:
+                self.step()
+        finally:
+            self.flights.abandon()
 
     def outbox(self, message: FromEngine) -> None:
         self.spoke = self.clock()
@@ -105,49 +118,54 @@ class EngineCore:
             self.scheduler.release(request_id)
         if self.stopping:
             return
-        planned = self.clock()
-        batch = self.scheduler.plan(planned)
-        self.idle = batch is None
-        if batch is not None:
-            started = self.clock()
-            outcome = self._run(batch)
-            ended = self.clock()
-            step, events = step_and_events(
-                batch, self.scheduler, planned=planned, started=started, ended=ended
-            )
-            between = self._between(outcome.seconds, ended)
-            whole = replace(outcome, seconds=outcome.seconds + between)
-            gains = self.scheduler.commit(batch, whole, ended)
-            self.latest = (batch.num_rows, batch.num_tokens, self.clock() - started)
-            ids, tokens, others = step_deltas(gains, outcome.logprobs, outcome.blamed)
-            others = self._forget(others)
-            self.outbox(Deltas(ids, tokens, others, self._stats(), step, events))
-            if self.log is not None:
-                self.log.note(batch, outcome, between)
-        else:
+        self._plan()
+        self.idle = not self.flights
+        if self.idle:
             self.beat(0.0)
+        else:
+            self._commit(self.flights.land(self._listen))
 
-    def _run(self, batch: Batch) -> Sampled:
-        device = self.device
-        if device is None:
-            return run_guarded(self.executor, batch)
-        self.running = True
-        began = self.clock()
-        device.start(lambda: run_guarded(self.executor, batch))
-        while not device.done:
-            self.admit(self.inbox(BEAT_S, device.fileno()))
-            self.beat(self.clock() - began)
-        self.running = False
-        outcome: Sampled = device.result()
-        while self.ended:
-            self.executor.remove(self.ended.pop())
-        return outcome
+    def _plan(self) -> None:
+        """As many batches as may be under way, and as there is something for."""
+        while self.flights.room:
+            planned = self.clock()
+            batch = self.scheduler.plan(planned)
+            self.events += plan_events(self.scheduler, planned)
+            if batch is None:
+                return
+            self.flights.launch(batch, self.events, planned)
+            self.events = []
+
+    def _listen(self, device: Beside[Any], step_s: float) -> None:
+        """While a step runs, since `step_s`: until it is over, or somebody has come."""
+        messages = self.inbox(BEAT_S, device.fileno())
+        self.admit(messages)
+        if messages and not self.stopping:
+            self._plan()
+        self.beat(step_s)
+
+    def _commit(self, flight: Flight) -> None:
+        """Takes in what came of a batch, and tells it."""
+        step, events = step_and_events(flight, self.scheduler)
+        batch, outcome = flight.batch, flight.outcome
+        between = self._between(outcome.seconds, flight.ended)
+        whole = replace(outcome, seconds=outcome.seconds + between)
+        gains = self.scheduler.commit(batch, whole, self.clock())
+        self.latest = (batch.num_rows, batch.num_tokens, step.seconds)
+        while self.ended and self.ended[0][0] <= batch.id:
+            self.executor.remove(self.ended.popleft()[1])
+        ids, tokens, others = step_deltas(gains, outcome.logprobs, outcome.blamed)
+        others = self._forget(others)
+        self.outbox(Deltas(ids, tokens, others, self._stats(), step, events))
+        if self.log is not None:
+            self.log.note(batch, outcome, between)
 
     def _between(self, seconds: float, ended: float) -> float:
         """Seconds since the step before, beside those of this one, in which there was work.
 
         The scheduler is told of both together: a target for the time between tokens, or until the
-        first, is the client's, who waits for the host as for the device. 0 where steps overlap.
+        first, is the client's, who waits for the host as for the device. What the host does while
+        a step runs is no part of it: 0 where the next step is there before the last one ends.
         """
         between = max(0.0, ended - self.since - seconds)
         self.since = ended
@@ -209,10 +227,15 @@ class EngineCore:
             self.grammars.ask(message.id, grammar)
 
     def _forget(self, deltas: list[Delta]) -> list[Delta]:
-        """The deltas as they are, once the executor forgets the requests that they end."""
-        self.ended += [delta.id for delta in deltas if delta.finish is not None]
-        while self.ended and not self.running:
-            self.executor.remove(self.ended.pop())
+        """The deltas as they are; the executor is to forget the requests that they end."""
+        newest = self.flights.newest
+        for delta in deltas:
+            if delta.finish is None:
+                continue
+            if newest:
+                self.ended.append((newest, delta.id))
+            else:
+                self.executor.remove(delta.id)
         return deltas
 
     def _patience(self) -> float:
@@ -229,6 +252,7 @@ class EngineCore:
             batch_rows=rows,
             batch_tokens=tokens,
             step_s=seconds,
+            kernel_compiles_total=self.kernel_compiles(),
             **{name: getattr(now, name) for name in TOLD},
         )
 

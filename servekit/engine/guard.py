@@ -4,7 +4,7 @@ import logging
 import time
 import uuid
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from servekit.engine.constraint import Constraint
 from servekit.engine.messages import Sampling
@@ -20,13 +20,21 @@ class Executor(Protocol):
     def constrain(self, request_id: int, constraint: Constraint) -> None: ...
     def remove(self, request_id: int) -> None: ...
     def copy(self, copies: Copies) -> None: ...
-    def run(self, batch: Batch) -> Sampled: ...
+    def prepare(self, batch: Batch) -> Any:
+        """What `run` needs of the batch besides, made by the thread that plans while nobody plans:
+        block tables go on changing. Earlier batches may be running."""
+        ...
+
+    def run(self, batch: Batch, prepared: Any = None) -> Sampled:
+        """After all batches before it; `prepared` None: it is to be prepared first."""
+        ...
+
     def probe(self) -> None:
         """Runs one token of nobody's; raises if the device is beyond use."""
         ...
 
 
-def run_guarded(executor: Executor, batch: Batch) -> Sampled:
+def run_guarded(executor: Executor, batch: Batch, prepared: Any = None) -> Sampled:
     """Makes the batch's copies and runs it; the outcome says how long that took.
 
     Raises EngineError if nothing can be run, not even a token of our own, or blocks are lost.
@@ -37,14 +45,18 @@ def run_guarded(executor: Executor, batch: Batch) -> Sampled:
             executor.copy(batch.copies)
         except Exception as fault:
             raise EngineError(f"the engine cannot copy KV blocks: {describe(fault)}") from fault
-    outcome = _run(executor, batch)
+    outcome = _run(executor, batch, prepared)
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def _run(executor: Executor, batch: Batch) -> Sampled:
-    """Where the batch raises, each row alone, so that only faulty ones fail."""
+def _run(executor: Executor, batch: Batch, prepared: Any = None) -> Sampled:
+    """Where the batch raises, each row alone, so that only faulty ones fail.
+
+    A row alone is prepared here, while others may be planned: what it sees of its own block tables
+    does not change.
+    """
     try:
-        return executor.run(batch)
+        return executor.run(batch, prepared)
     except Exception as fault:
         if batch.num_rows == 1:
             executor_works(executor, fault)

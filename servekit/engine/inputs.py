@@ -1,6 +1,7 @@
 """From a batch in plain integers to the tensors of a step."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -9,14 +10,48 @@ import torch
 from servekit.model.inputs import StepInputs
 from servekit.scheduler.batch import PLACEHOLDER, Batch
 
+TokenAt = Callable[[int, int], int]
+"""By request id and position: the token that a PLACEHOLDER there stands for."""
 
-def build_inputs(
-    batch: Batch, block_size: int, device: str, last_token: Callable[[int], int]
-) -> StepInputs:
-    """Lays the rows end to end; one copy to the device, whatever the number of rows.
 
-    `last_token` gives, by request id, what a PLACEHOLDER stands for: the token sampled last.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The rows of a batch end to end, in memory of the host; the batch is not looked at again.
+
+    `parts` are int64: token ids, positions, places of samples, where rows begin, their lengths, and
+    for each group of layers its slots, then for each its block tables, row after row.
     """
+
+    parts: list[np.ndarray]
+    groups: int
+    decodes: int
+    query_lens: list[int]
+    seq_lens: list[int]
+    unknown: list[tuple[int, int, int]]
+    """Placeholders: index in the token ids, request id and position."""
+
+    def inputs(self, device: str, token_at: TokenAt) -> StepInputs:
+        """One copy to the device, whatever the number of rows. Every batch before is to be over."""
+        tokens = self.parts[0]
+        for index, request_id, position in self.unknown:
+            tokens[index] = token_at(request_id, position)
+        parts = _to_device(self.parts, device)
+        rows, tables = len(self.query_lens), 5 + self.groups
+        return StepInputs(
+            token_ids=parts[0],
+            positions=parts[1],
+            slots=parts[5:tables],
+            query_lens=self.query_lens,
+            seq_lens=self.seq_lens,
+            decodes=self.decodes,
+            query_starts=parts[3].int(),
+            contexts=parts[4].int(),
+            block_tables=tuple(part.view(rows, -1) for part in parts[tables:]),
+            sample_at=parts[2],
+        )
+
+
+def lay_out(batch: Batch, block_size: int) -> Layout:
     decodes, others = batch.decodes, batch.others
     rows = batch.num_rows
     query_lens = [1] * len(decodes.ids) + [len(row.tokens) for row in others]
@@ -26,9 +61,11 @@ def build_inputs(
 
     given = chain(decodes.tokens, *(row.tokens for row in others))
     tokens = np.fromiter(given, np.int64, int(ends[-1]))
-    for index in np.flatnonzero(tokens == PLACEHOLDER):
-        tokens[index] = last_token(_request_of(batch, int(row_of[index])))
     positions = np.arange(len(tokens)) + (starts + query_lens - ends)[row_of]
+    unknown = [
+        (int(index), _request_of(batch, int(row_of[index])), int(positions[index]))
+        for index in np.flatnonzero(tokens == PLACEHOLDER)
+    ]
 
     held = [*decodes.tables, *(row.tables for row in others)]
     tables = [_block_tables(own) for own in zip(*held, strict=True)]
@@ -37,17 +74,21 @@ def build_inputs(
     samples = [True] * len(decodes.ids) + [row.samples for row in others]
     sample_at = ends[samples] - 1
 
-    flat = [table.ravel() for table in tables]
-    parts = _to_device([tokens, positions, sample_at, *slots, *flat], device)
-    return StepInputs(
-        token_ids=parts[0],
-        positions=parts[1],
-        slots=parts[3 : 3 + len(tables)],
+    begins, contexts = np.concatenate(([0], ends)), starts + query_lens
+    first = [tokens, positions, sample_at, begins, contexts]
+    return Layout(
+        parts=[*first, *slots, *(table.ravel() for table in tables)],
+        groups=len(tables),
+        decodes=len(decodes.ids),
         query_lens=query_lens,
-        seq_lens=(starts + query_lens).tolist(),
-        block_tables=tuple(part.view(rows, -1) for part in parts[3 + len(tables) :]),
-        sample_at=parts[2],
+        seq_lens=contexts.tolist(),
+        unknown=unknown,
     )
+
+
+def build_inputs(batch: Batch, block_size: int, device: str, token_at: TokenAt) -> StepInputs:
+    """At once, for a batch that nobody prepared."""
+    return lay_out(batch, block_size).inputs(device, token_at)
 
 
 def _request_of(batch: Batch, row: int) -> int:

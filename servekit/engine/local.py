@@ -50,7 +50,12 @@ class LocalEngine:
     def __init__(self, config: Config, decoder: Decoder) -> None:
         self.scheduler, self.runner, self.info = assemble(config, decoder, lambda progress: None)
         self.core = EngineCore(
-            self.scheduler, self.runner, self._drain, self._deliver, log=step_log(config)
+            self.scheduler,
+            self.runner,
+            self._drain,
+            self._deliver,
+            in_flight=config.engine.in_flight,
+            log=step_log(config),
         )
         self.results: dict[int, Generated] = {}
         self.stats: Stats | None = None
@@ -69,7 +74,7 @@ class LocalEngine:
             self.submit(prompt, sampling)
             for prompt, sampling in zip(prompts, samplings, strict=True)
         ]
-        while any(self.results[id].finish is None for id in ids):
+        while any(self.results[id].finish is None for id in ids) or self.core.flights:
             self.core.step()
         return [self.results[id] for id in ids]
 

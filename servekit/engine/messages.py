@@ -148,10 +148,13 @@ class Stats(msgspec.Struct, frozen=True):
     predicted_ttft_s: float | None
     slots_unfilled: int
     step_budget_tokens: int
+    kernel_compiles_total: int = 0
+    """Since it was ready."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One step: `build_s` it took to decide on, `seconds` from then to its end."""
+    """One step: `build_s` it took to decide on, `seconds` to run; the latter may overlap with what
+    the next one took to decide on."""
 
     rows: int
     prefill_tokens: int
@@ -182,7 +185,7 @@ class Deltas(msgspec.Struct, tag="deltas", frozen=True):
 class Loading(msgspec.Struct, tag="loading", frozen=True):
     """`done` of `total` in the unit that the phase counts; total 0 means unknown."""
 
-    phase: Literal["start", "load", "warmup"]
+    phase: Literal["start", "load", "kernels", "warmup"]
     done: int
     total: int
 

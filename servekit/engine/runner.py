@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from servekit.engine.constraint import Constraint
-from servekit.engine.inputs import build_inputs
+from servekit.engine.inputs import Layout, build_inputs, lay_out
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.sampler import SamplingState, sample
 from servekit.errors import EngineError
@@ -63,9 +63,13 @@ class Runner:
         if copies.from_host:
             self.cache.copy_from(self._swapped, copies.from_host)
 
+    def prepare(self, batch: Batch) -> Layout:
+        return lay_out(batch, self.cache.block_size)
+
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Sampled:
-        inputs = build_inputs(batch, self.cache.block_size, self.device, self._last_token)
+    def run(self, batch: Batch, prepared: Layout | None = None) -> Sampled:
+        layout = prepared or self.prepare(batch)
+        inputs = layout.inputs(self.device, self._token_at)
         logits = self.decoder(inputs, self.cache)
         ids, states = self._who_samples(batch)
         if not ids:
@@ -90,7 +94,7 @@ class Runner:
         """Computes one token of nobody's, in the null block; raises if the device cannot."""
         tables = tuple([0] for _ in range(self.cache.num_groups))
         probe = Batch.of(0, [Row(-1, 0, [0], tables, samples=True)])
-        inputs = build_inputs(probe, self.cache.block_size, self.device, self._last_token)
+        inputs = build_inputs(probe, self.cache.block_size, self.device, self._token_at)
         logits = self.decoder(inputs, self.cache)
         self.cache.data[:, :, 0].zero_()
         if not logits.isfinite().all():
@@ -101,8 +105,11 @@ class Runner:
         assert self.host is not None, "blocks are swapped, and there is no host memory"
         return self.host
 
-    def _last_token(self, request_id: int) -> int:
-        return self.states[request_id].output[-1]
+    def _token_at(self, request_id: int, position: int) -> int:
+        """Any token where the step that was to sample it failed: nobody looks at what follows."""
+        state = self.states[request_id]
+        place = position - len(state.prompt)
+        return state.output[place] if 0 <= place < len(state.output) else 0
 
     def _who_samples(self, batch: Batch) -> tuple[list[int], list[SamplingState]]:
         """Requests, and their states as they were, or are, when their next token is drawn."""

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
-from servekit.engine.assemble import assemble, load
+from servekit.engine.assemble import assemble, device_of, load
 from servekit.engine.beside import Beside
 from servekit.engine.channel import Launch, Mailbox
+from servekit.engine.compile_cache import compile_cache
 from servekit.engine.core import EngineCore
 from servekit.engine.guard import describe
 from servekit.engine.heartbeat import BEAT_S
-from servekit.engine.messages import Beat, Failed, Ready
+from servekit.engine.messages import Beat, Failed, Loading, Ready
 from servekit.engine.runner import Runner
 from servekit.engine.step_log import step_log
 from servekit.errors import EngineError, ServekitError
@@ -68,9 +69,12 @@ def serve(launch: Launch, mailbox: Mailbox) -> None:
         torch.set_num_threads(config.hardware.threads)
     log = step_log(config)
     device: Beside[Any] = Beside()
+    kernels = compile_cache(on_gpu=device_of(config) != "cpu")
 
     def begin() -> tuple[Scheduler, Runner, Ready]:
         decoder, load_s = load(config, launch.path, mailbox.send)
+        if kernels is not None:
+            kernels.preload(lambda done, total: mailbox.send(Loading("kernels", done, total)))
         return assemble(config, decoder, mailbox.send, load_s=load_s)
 
     device.start(begin)
@@ -78,8 +82,19 @@ def serve(launch: Launch, mailbox: Mailbox) -> None:
         select.select([device.fileno()], [], [], BEAT_S)
         mailbox.send(Beat(0.0))
     scheduler, runner, measured = device.result()
+    if kernels is not None:
+        kernels.ready()
     mailbox.send(measured)
-    core = EngineCore(scheduler, runner, mailbox.receive, mailbox.send, device=device, log=log)
+    core = EngineCore(
+        scheduler,
+        runner,
+        mailbox.receive,
+        mailbox.send,
+        device=device,
+        in_flight=config.engine.in_flight,
+        log=log,
+        kernel_compiles=int if kernels is None else lambda: kernels.late,
+    )
     try:
         core.run()
     finally:

@@ -35,7 +35,11 @@ except ImportError:
 
     triton = tl = _Absent()
 
-    def jit(function: Any) -> Any:
+    def jit(function: Any = None, **_: Any) -> Any:
+        """As a decorator with options or without."""
+        return _Absent() if callable(function) else jit_of
+
+    def jit_of(function: Any) -> Any:
         del function
         return _Absent()
 

@@ -6,7 +6,7 @@ import torch
 def rope_tables(
     positions: torch.Tensor, inv_freq: torch.Tensor, scale: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and signed sin, each [tokens, 1, head_dim] in dtype, for `apply_rope`.
+    """cos and signed sin, each [tokens, head_dim] in dtype.
 
     `positions` [tokens], `inv_freq` float32 [head_dim / 2]; both tables are multiplied by `scale`.
     The first half of sin is negative: rotating a half is then a roll.
@@ -14,14 +14,10 @@ def rope_tables(
     angles = positions[:, None].float() * inv_freq
     cos, sin = angles.cos() * scale, angles.sin() * scale
     cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-    return cos[:, None].to(dtype), sin[:, None].to(dtype)
-
-
-def apply_rope_reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """The meaning of `apply_rope`, and its CPU path."""
-    return (x * cos).add_(x.roll(x.shape[-1] // 2, dims=-1).mul_(sin))
+    return cos.to(dtype), sin.to(dtype)
 
 
 def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate x [tokens, heads, head_dim]: the pair (x[i], x[i + head_dim / 2]) turns by angle i."""
-    return apply_rope_reference(x, cos, sin)
+    cos, sin = cos[:, None], sin[:, None]
+    return (x * cos).add_(x.roll(x.shape[-1] // 2, dims=-1).mul_(sin))

@@ -1,6 +1,6 @@
 """One decoder-only transformer for every family it knows, driven by the numbers of a Shape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +8,9 @@ from torch import nn
 
 from servekit.config.shape import Shape
 from servekit.errors import NotBuilt
-from servekit.kernels.paged_attention import plan_attention
+from servekit.kernels.attention import Lengths
 from servekit.kernels.rope import rope_tables
+from servekit.kernels.table import OPS, choose
 from servekit.model.cache import DTYPES, KvCache
 from servekit.model.inputs import StepInputs
 from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
@@ -31,6 +32,8 @@ class Decoder(nn.Module):
             raise NotBuilt(f"this release plans but does not run: {'; '.join(beyond)}")
         self.shape = shape
         self.dtype = DTYPES[dtype]
+        self.device = device
+        self.compute_by(dict.fromkeys(OPS, "torch"))
         self.embedding = empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)
         self.layers = nn.ModuleList(Layer(shape, self.dtype, device) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden_size, shape=shape, dtype=self.dtype, device=device)
@@ -49,6 +52,10 @@ class Decoder(nn.Module):
             inv_freq, rope_scale = inverse_frequencies(rope, shape.head_dim)
             self.frequencies[window] = (inv_freq.to(device), rope_scale)
 
+    def compute_by(self, asked: Mapping[str, str]) -> None:
+        """Triton or torch for each operation, until further notice; raises as `choose` does."""
+        self.kernels = choose(asked, self.device, gather_tokens=GATHER_TOKENS)
+
     @torch.no_grad()
     def forward(self, inputs: StepInputs, cache: KvCache) -> torch.Tensor:
         """Logits, float32 [S, vocab_size], of the tokens at `inputs.sample_at`.
@@ -57,21 +64,24 @@ class Decoder(nn.Module):
         """
         tokens = len(inputs.token_ids)
         padding = self._size(tokens) - tokens
-        x = F.embedding(F.pad(inputs.token_ids, (0, padding)), self.embedding)
+        residual = F.embedding(F.pad(inputs.token_ids, (0, padding)), self.embedding)
         if self.shape.scale_embeddings:
-            x = x * self.embedding_scale
+            residual *= self.embedding_scale
         positions = F.pad(inputs.positions, (0, padding))
         steps = {
             key: step
             for window in self.frequencies
             for key, step in self._layer_steps(inputs, positions, cache, window)
         }
+        x = None
         for index, layer in enumerate(self.layers):
             step = steps[self.shape.window(index), cache.group_of(index)]
-            x = layer(x, step, *cache.layer(index))
+            x = layer(x, residual, step, cache.layer(index))
         samples = len(inputs.sample_at)
-        x = x[F.pad(inputs.sample_at, (0, self._size(samples) - samples))]
-        logits = F.linear(self.norm(x), self.head)[:samples].float()
+        at = F.pad(inputs.sample_at, (0, self._size(samples) - samples))
+        assert x is not None, "a decoder has layers"
+        normed = self.norm.added(x[at], residual[at], self.kernels)
+        logits = F.linear(normed, self.head)[:samples].float()
         cap = self.shape.final_logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
@@ -84,20 +94,24 @@ class Decoder(nn.Module):
         """By window and group, for each group with layers of this window."""
         layers = [layer for layer in range(self.shape.layers) if self.shape.window(layer) == window]
         groups = sorted({cache.group_of(layer) for layer in layers})
-        plans = plan_attention(
-            inputs.query_lens,
-            inputs.seq_lens,
+        plans = self.kernels.attention.plans(
+            Lengths(
+                query_lens=inputs.query_lens,
+                seq_lens=inputs.seq_lens,
+                decodes=inputs.decodes,
+                query_starts=inputs.query_starts,
+                contexts=inputs.contexts,
+            ),
             [inputs.block_tables[group] for group in groups],
-            [inputs.slots[group] for group in groups],
-            key_cache=cache.layer(0)[0],
+            cache.layer(0),
             window=window,
             dtype=self.dtype,
-            gather_tokens=GATHER_TOKENS,
         )
         inv_freq, scale = self.frequencies[window]
-        cos_sin = rope_tables(positions, inv_freq, scale, self.dtype)
+        cos, sin = rope_tables(positions, inv_freq, scale, self.dtype)
         for group, plan in zip(groups, plans, strict=True):
-            yield (window, group), LayerStep(plan, *cos_sin)
+            slots = inputs.slots[group]
+            yield (window, group), LayerStep(self.kernels, plan, slots, cos, sin)
 
     @property
     def weight_bytes(self) -> int:

@@ -10,8 +10,8 @@ class StepInputs:
     """The rows of one step laid end to end: R rows, T tokens, S of them sampled.
 
     A row is a run of consecutive positions of one request: a prefill chunk or a single decoded
-    token; both kinds may stand in one step, in any order. All tensors are int64 and on the
-    decoder's device; lengths stay Python ints, so that shapes are known without a copy back.
+    token; both kinds may stand in one step. Tensors are int64 unless said, and on the decoder's
+    device; lengths are Python ints, too, so that shapes are known without a copy back.
     """
 
     token_ids: torch.Tensor
@@ -30,6 +30,15 @@ class StepInputs:
     seq_lens: list[int]
     """[R] tokens of each row's request once this step is done: cached ones and these. The row's
     first position is `seq_lens[r] - query_lens[r]`."""
+
+    decodes: int
+    """The first so many rows are single tokens of requests that decode."""
+
+    query_starts: torch.Tensor
+    """[R + 1], int32: where each row's tokens begin, and T."""
+
+    contexts: torch.Tensor
+    """[R], int32: `seq_lens` on the device."""
 
     block_tables: tuple[torch.Tensor, ...]
     """For each group of layers, [R, max_blocks]: block numbers from position 0 on, at least

@@ -4,16 +4,15 @@ Parameters are allocated but not set: `weights.load_decoder` fills them. Gradien
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from servekit.config.shape import Shape
-from servekit.kernels.gated import gated_activation
-from servekit.kernels.paged_attention import AttentionPlan, paged_attention
-from servekit.kernels.rms_norm import rms_norm
-from servekit.kernels.rope import apply_rope
+from servekit.kernels.kv import LayerCache
+from servekit.kernels.table import Kernels
 
 Place = dict[str, torch.Tensor]
 """Checkpoint tensors, by their Hugging Face name within the module, and where each is held: a view
@@ -24,7 +23,10 @@ into a parameter, so that copying into it loads it."""
 class LayerStep:
     """What a step's layers of one kind (full attention or sliding window) share."""
 
-    plan: AttentionPlan
+    kernels: Kernels
+    plan: Any
+    """Of `kernels.attention`."""
+    slots: torch.Tensor
     cos: torch.Tensor
     sin: torch.Tensor
 
@@ -67,8 +69,12 @@ class Norm(nn.Module):
         held = torch.float32 if shape.norm_unit_offset else dtype
         self.weight = empty(*size, dtype=held, device=device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps)
+    def forward(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        return kernels.rms_norm(x, self.weight, self.eps)
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        """Of the sum, which `residual` becomes."""
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -95,18 +101,20 @@ class Attention(nn.Module):
             else None
         )
 
-    def forward(
-        self, x: torch.Tensor, step: LayerStep, keys: torch.Tensor, values: torch.Tensor
-    ) -> torch.Tensor:
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        rotated = self.heads + self.kv_heads
-        query_key, value = heads[:, :rotated], heads[:, rotated:]
-        if self.qk_norm is not None:
-            query_key = self.qk_norm(query_key)
-        query_key = apply_rope(query_key, step.cos, step.sin)
-        query, key = query_key[:, : self.heads], query_key[:, self.heads :]
-        attended = paged_attention(
-            query, key, value, keys, values, step.plan, scale=self.scale, softcap=self.softcap
+    def forward(self, x: torch.Tensor, step: LayerStep, cache: LayerCache) -> torch.Tensor:
+        query, key, value = step.kernels.rope_and_cache(
+            self.qkv(x).view(x.shape[0], -1, self.head_dim),
+            step.cos,
+            step.sin,
+            step.slots,
+            cache,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            qk_norm=None if self.qk_norm is None else self.qk_norm.weight,
+            eps=0.0 if self.qk_norm is None else self.qk_norm.eps,
+        )
+        attended = step.kernels.attention.attend(
+            query, key, value, cache, step.plan, scale=self.scale, softcap=self.softcap
         )
         projected: torch.Tensor = self.out(attended)
         return projected
@@ -132,8 +140,9 @@ class Mlp(nn.Module):
         )
         self.down = Projection(width, shape.hidden_size, bias=bias, dtype=dtype, device=device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.down(gated_activation(self.gate_up(x), self.activation))
+    def forward(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        gated = kernels.gated_activation(self.gate_up(x), self.activation)
+        mixed: torch.Tensor = self.down(gated)
         return mixed
 
     def places(self) -> Place:
@@ -158,16 +167,28 @@ class Layer(nn.Module):
         self.after_mlp = norm() if shape.post_norms else None
 
     def forward(
-        self, x: torch.Tensor, step: LayerStep, keys: torch.Tensor, values: torch.Tensor
+        self,
+        x: torch.Tensor | None,
+        residual: torch.Tensor,
+        step: LayerStep,
+        cache: LayerCache,
     ) -> torch.Tensor:
-        attended = self.attention(self.before_attention(x), step, keys, values)
+        """What is to be added to `residual`, the stream, to which `x` is added here: what the layer
+        before gave, None for the first. So a sum and the norm of it are one operation.
+        """
+        kernels = step.kernels
+        normed = (
+            self.before_attention(residual, kernels)
+            if x is None
+            else self.before_attention.added(x, residual, kernels)
+        )
+        attended = self.attention(normed, step, cache)
         if self.after_attention is not None:
-            attended = self.after_attention(attended)
-        x = x + attended
-        mixed: torch.Tensor = self.mlp(self.before_mlp(x))
+            attended = self.after_attention(attended, kernels)
+        mixed: torch.Tensor = self.mlp(self.before_mlp.added(attended, residual, kernels), kernels)
         if self.after_mlp is not None:
-            mixed = self.after_mlp(mixed)
-        return x + mixed
+            mixed = self.after_mlp(mixed, kernels)
+        return mixed
 
     def places(self) -> Place:
         held = {f"self_attn.{name}": view for name, view in self.attention.places().items()}

@@ -109,6 +109,12 @@ COUNTERS = (
     Observed(
         "step_tokens", "servekit_step_tokens", "", "tokens computed, prefill or decode", "kind"
     ),
+    Observed(
+        "kernel_compiles_total",
+        "servekit_kernel_compiles_after_ready",
+        "",
+        "GPU kernels compiled, or read back, while requests waited for it",
+    ),
     Observed("preemptions_total", "servekit_preemptions", "", "requests put back to the queue"),
     Observed("prefix_query_tokens_total", "servekit_prefix_query_tokens", "", "tokens looked up"),
     Observed("prefix_hit_tokens_total", "servekit_prefix_hit_tokens", "", "tokens found cached"),

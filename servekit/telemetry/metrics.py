@@ -36,7 +36,7 @@ class Spent(NamedTuple):
 
 
 class StepReport(Protocol):
-    """`build_s` a step took to decide on, `seconds` from then to its end."""
+    """`build_s` a step took to decide on, `seconds` to run."""
 
     @property
     def prefill_tokens(self) -> int: ...

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from servekit.engine import assemble, core, worker
+from servekit.engine import assemble, flights, worker
 from servekit.scheduler.batch import Batch
 
 SLOW: dict[str, float] = json.loads(os.environ["SLOW"])
@@ -36,10 +36,10 @@ def warmed(work: Any) -> Any:
 
 
 def stepped(work: Any) -> Any:
-    def slowly(executor: Any, batch: Batch) -> Any:
+    def slowly(executor: Any, batch: Batch, prepared: Any) -> Any:
         prefills = any(len(row.tokens) >= PROMPT for row in batch.others)
         time.sleep(SLOW.get("prefill", 0.0) if prefills else SLOW.get("step", 0.0))
-        return work(executor, batch)
+        return work(executor, batch, prepared)
 
     return slowly
 
@@ -47,5 +47,5 @@ def stepped(work: Any) -> Any:
 def main() -> None:
     assemble.load_decoder = loaded(assemble.load_decoder)
     assemble.warm_up = warmed(assemble.warm_up)
-    core.run_guarded = stepped(core.run_guarded)
+    flights.run_guarded = stepped(flights.run_guarded)
     worker.main()

@@ -42,9 +42,9 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
 
-    def run(self, batch: Batch) -> Sampled:
+    def run(self, batch: Batch, prepared: Any = None) -> Sampled:
         assert self.heard.wait(10)
-        return self.runner.run(batch)
+        return self.runner.run(batch, prepared)
 
 
 def test_who_comes_or_goes_during_a_step_is_heard_before_it_ends():

@@ -128,8 +128,8 @@ def test_a_step_that_is_run_again_draws_the_same_again(monkeypatch: pytest.Monke
     engine = constrained_engine()
     run, failures = engine.runner.run, []
 
-    def fails_once_done(batch: Any) -> Any:
-        outcome = run(batch)
+    def fails_once_done(batch: Any, prepared: Any = None) -> Any:
+        outcome = run(batch, prepared)
         if batch.num_rows > 1:
             failures.append(batch.id)
             raise RuntimeError("the batch is lost after it was sampled")

@@ -15,7 +15,7 @@ def test_rows_are_laid_end_to_end():
         Row(8, 6, [20], ([3, 9],), samples=True),
         Row(9, 3, [30, 31, 32], ([2, 4],), samples=True),
     ]
-    inputs = build_inputs(Batch.of(1, rows), 4, "cpu", lambda request_id: 0)
+    inputs = build_inputs(Batch.of(1, rows), 4, "cpu", lambda *_: 0)
     assert inputs.token_ids.tolist() == [10, 11, 12, 20, 30, 31, 32]
     assert inputs.positions.tolist() == [0, 1, 2, 6, 3, 4, 5]
     assert inputs.slots[0].tolist() == [20, 21, 22, 38, 11, 16, 17]
@@ -31,13 +31,14 @@ def test_a_placeholder_becomes_what_its_request_sampled_last():
         Row(8, 0, [9], ([3],), samples=True),
         Row(9, 5, [PLACEHOLDER], ([4, 5],), samples=True),
     ]
-    inputs = build_inputs(Batch.of(1, rows), 4, "cpu", {7: 70, 9: 90}.__getitem__)
+    sampled = {(7, 4): 70, (9, 5): 90}
+    inputs = build_inputs(Batch.of(1, rows), 4, "cpu", lambda *at: sampled[at])
     assert inputs.token_ids.tolist() == [70, 9, 90]
 
 
 def test_a_block_table_may_be_longer_than_its_row():
     row = Row(7, 0, [1, 2], ([5, 6, 7],), samples=True)
-    inputs = build_inputs(Batch.of(1, [row]), 4, "cpu", lambda request_id: 0)
+    inputs = build_inputs(Batch.of(1, [row]), 4, "cpu", lambda *_: 0)
     assert inputs.block_tables[0].tolist() == [[5, 6, 7]]
     assert inputs.slots[0].tolist() == [20, 21]
 
@@ -66,7 +67,7 @@ def test_the_worst_step_is_as_large_as_limits_and_cache_allow(
         max_model_len=length,
     )
     batch = worst_batch(layout, max_num_seqs=seqs, max_num_batched_tokens=tokens)
-    inputs = build_inputs(batch, block_size, "cpu", lambda request_id: 0)
+    inputs = build_inputs(batch, block_size, "cpu", lambda *_: 0)
     slots = inputs.slots[0].tolist()
     assert len(set(slots)) == len(slots), "no slot is written twice"
     assert min(slots) >= block_size, "the null block is left alone"

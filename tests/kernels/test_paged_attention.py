@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from servekit.kernels.paged_attention import PADDING_PER_GROUP, paged_attention, plan_attention
+from servekit.kernels.attention_plan import PADDING_PER_GROUP, plan_attention
+from servekit.kernels.kv import LayerCache
+from servekit.kernels.paged_attention import paged_attention_reference
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 8, 3
 
@@ -71,18 +73,18 @@ def run(
         query_lens,
         seq_lens,
         [cache.tables],
-        [slots],
         key_cache=cache.keys,
         window=window,
         dtype=dtype,
         gather_tokens=64,
     )
-    out = paged_attention(
+    for stored, new in ((cache.keys, key), (cache.values, value)):
+        stored.view(-1, KV_HEADS, HEAD_DIM)[slots] = new.to(dtype)
+    out = paged_attention_reference(
         query.to(dtype),
         key.to(dtype),
         value.to(dtype),
-        cache.keys,
-        cache.values,
+        LayerCache(cache.keys, cache.values),
         plan,
         scale=HEAD_DIM**-0.5,
         softcap=softcap,
@@ -122,7 +124,6 @@ def test_rows_of_like_length_share_a_group_and_others_do_not():
         [1, 1, 1, 1],
         lengths,
         [cache.tables],
-        [torch.zeros(4, dtype=torch.int64)],
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
@@ -138,7 +139,6 @@ def test_a_group_gathers_no_more_tokens_than_allowed():
         [1, 1, 1],
         lengths,
         [cache.tables],
-        [torch.zeros(3, dtype=torch.int64)],
         key_cache=cache.keys,
         window=None,
         dtype=torch.float32,
@@ -153,33 +153,9 @@ def test_a_window_gathers_no_more_than_the_window():
         [1],
         [50],
         [cache.tables],
-        [torch.zeros(1, dtype=torch.int64)],
         key_cache=cache.keys,
         window=4,
         dtype=torch.float32,
         gather_tokens=65536,
     )
     assert plan.decodes[0].slots.tolist() == [*cache.slots(0, 46, 50).tolist(), *[0] * 12]
-
-
-def test_keys_and_values_are_converted_to_the_dtype_of_the_cache():
-    torch.manual_seed(0)
-    cache = Cache([4], torch.bfloat16)
-    key, value = torch.randn(2, 1, KV_HEADS, HEAD_DIM)
-    slots = cache.slots(0, 3, 4)
-    cache.keys.view(-1, KV_HEADS, HEAD_DIM)[cache.slots(0, 0, 3)] = 1
-    cache.values.view(-1, KV_HEADS, HEAD_DIM)[cache.slots(0, 0, 3)] = 1
-    (plan,) = plan_attention(
-        [1],
-        [4],
-        [cache.tables],
-        [slots],
-        key_cache=cache.keys,
-        window=None,
-        dtype=torch.float32,
-        gather_tokens=64,
-    )
-    query = torch.randn(1, HEADS, HEAD_DIM)
-    out = paged_attention(query, key, value, cache.keys, cache.values, plan, scale=1.0)
-    assert out.dtype == torch.float32
-    assert torch.equal(cache.keys.view(-1, KV_HEADS, HEAD_DIM)[slots], key.bfloat16())

@@ -41,12 +41,17 @@ class Paged:
             slots += [table[place // size] * size + place % size for place in here]
         tables = [self.blocks[name] for name in tokens]
         widest = max(map(len, tables)) + 1
+        counts = [len(row) for row in tokens.values()]
+        lengths = [self.lengths[name] for name in tokens]
         return StepInputs(
             token_ids=torch.tensor([token for row in tokens.values() for token in row]),
             positions=torch.tensor(positions),
             slots=(torch.tensor(slots),),
-            query_lens=[len(row) for row in tokens.values()],
-            seq_lens=[self.lengths[name] for name in tokens],
+            query_lens=counts,
+            seq_lens=lengths,
+            decodes=0,
+            query_starts=torch.tensor([0, *counts]).cumsum(0).int(),
+            contexts=torch.tensor(lengths).int(),
             block_tables=(torch.tensor([table + [0] * (widest - len(table)) for table in tables]),),
             sample_at=torch.arange(len(positions)),
         )

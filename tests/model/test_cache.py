@@ -17,10 +17,10 @@ def test_requests_may_own_all_but_the_null_block():
 
 def test_a_layer_is_a_view_of_its_keys_and_values():
     cache = KvCache(tiny_shape(), num_blocks=5, block_size=4, dtype="float32", device="cpu")
-    keys, values = cache.layer(1)
-    keys[2, 3] = 7
-    values[2, 3] = 8
-    assert keys.shape == (5, 4, 2, 8)
+    layer = cache.layer(1)
+    layer.keys[2, 3] = 7
+    layer.values[2, 3] = 8
+    assert layer.keys.shape == (5, 4, 2, 8)
     assert torch.all(cache.data[1, 0, 2, 3] == 7)
     assert torch.all(cache.data[1, 1, 2, 3] == 8)
 
@@ -63,6 +63,6 @@ def test_groups_of_layers_share_the_memory_of_their_blocks() -> None:
     cache = KvCache(shape, 5, 4, "float32", "cpu", groups=[(2,), (0, 1)])
     assert [cache.group_of(layer) for layer in range(3)] == [1, 1, 0]
     assert cache.data.shape[0] == 2, "layers of the largest group"
-    cache.layer(2)[0][3] = 7
-    assert torch.all(cache.layer(0)[0][3] == 7), "a block is of one group at a time"
-    assert not cache.layer(1)[0].any()
+    cache.layer(2).keys[3] = 7
+    assert torch.all(cache.layer(0).keys[3] == 7), "a block is of one group at a time"
+    assert not cache.layer(1).keys.any()

@@ -145,13 +145,16 @@ class World:
     def probe(self) -> None:
         self.runner.probe()
 
-    def run(self, batch: Batch) -> Sampled:
+    def prepare(self, batch: Batch) -> Any:
+        return self.runner.prepare(batch)
+
+    def run(self, batch: Batch, prepared: Any = None) -> Sampled:
         """As it is planned now; what it shares with requests goes on."""
         self.batches.append(told(batch, list))
         rows = len(batch.decodes.ids)
         seen = 1 + sum(batch.decodes.starts) / rows if rows else 0.0
         chunks = [(len(row.tokens), row.start) for row in batch.others]
-        outcome = self.runner.run(batch)
+        outcome = self.runner.run(batch, prepared)
         assert not outcome.failed
         self.now += self.times.seconds(rows, seen, chunks)
         return outcome

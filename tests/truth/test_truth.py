@@ -126,7 +126,7 @@ def decoder_logits(engine: LocalEngine, ids: list[int]) -> torch.Tensor:
     count = 1 + len(ids) // cache.block_size
     tables = tuple([1 + count * g + n for n in range(count)] for g in range(cache.num_groups))
     batch = Batch.of(0, [Row(0, 0, ids, tables, samples=True)])
-    inputs = build_inputs(batch, cache.block_size, "cpu", lambda id: 0)
+    inputs = build_inputs(batch, cache.block_size, "cpu", lambda *_: 0)
     return engine.runner.decoder(replace(inputs, sample_at=torch.arange(len(ids))), cache)
 
 

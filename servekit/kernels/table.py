@@ -1,0 +1,86 @@
+"""Which function computes each operation: torch's, or a Triton kernel of ours.
+
+Both mean the same, as the reference in each kernel's file says. Chosen once, when an engine starts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from servekit.errors import HardwareMissing, NotBuilt
+from servekit.kernels.attention import Attention, TorchAttention, TritonAttention
+from servekit.kernels.gated import gated_activation_reference, gated_activation_triton
+from servekit.kernels.language import HAS_TRITON
+from servekit.kernels.rms_norm import (
+    add_rms_norm_reference,
+    add_rms_norm_triton,
+    rms_norm_reference,
+    rms_norm_triton,
+)
+from servekit.kernels.rope_and_cache import (
+    Attended,
+    rope_and_cache_reference,
+    rope_and_cache_triton,
+)
+from servekit.kernels.target import interpreted
+
+OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """`by` says of each operation what computes it: torch or triton."""
+
+    by: Mapping[str, str]
+    rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+    add_rms_norm: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+    gated_activation: Callable[[torch.Tensor, str], torch.Tensor]
+    rope_and_cache: Callable[..., Attended]
+    attention: Attention
+
+    def __str__(self) -> str:
+        """rms_norm, gated_activation: triton; attention: torch"""
+        kinds = dict.fromkeys(self.by.values())
+        return "; ".join(
+            f"{', '.join(op for op in OPS if self.by[op] == kind)}: {kind}" for kind in kinds
+        )
+
+
+def choose(asked: Mapping[str, str], device: str, *, gather_tokens: int) -> Kernels:
+    """What `asked` says of each operation: torch or triton.
+
+    `gather_tokens` is for attention by torch, see `TorchAttention`. Raises NotBuilt where Triton is
+    asked for and not installed, HardwareMissing where there is nothing that it runs on.
+    """
+    by = {op: asked[op] for op in OPS}
+    if wanted := [op for op, kind in by.items() if kind == "triton"]:
+        _check(wanted, device)
+    functions: dict[str, dict[str, Any]] = {
+        "rms_norm": {"torch": rms_norm_reference, "triton": rms_norm_triton},
+        "add_rms_norm": {"torch": add_rms_norm_reference, "triton": add_rms_norm_triton},
+        "gated_activation": {
+            "torch": gated_activation_reference,
+            "triton": gated_activation_triton,
+        },
+        "rope_and_cache": {"torch": rope_and_cache_reference, "triton": rope_and_cache_triton},
+        "attention": {
+            "torch": TorchAttention(gather_tokens, read_back=by["rope_and_cache"] == "triton"),
+            "triton": TritonAttention(),
+        },
+    }
+    return Kernels(by=by, **{op: functions[op][kind] for op, kind in by.items()})
+
+
+def _check(wanted: list[str], device: str) -> None:
+    if not HAS_TRITON:
+        raise NotBuilt(
+            f"engine.kernels asks for Triton ({', '.join(wanted)}), which is not installed; "
+            "install it (pip install triton, Linux only) or use engine.kernels=torch"
+        )
+    if device == "cpu" and not interpreted():
+        raise HardwareMissing(
+            f"engine.kernels asks for Triton ({', '.join(wanted)}), whose kernels run on a GPU, "
+            "and this deployment is for a CPU; use engine.kernels=torch"
+        )

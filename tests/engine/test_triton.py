@@ -1,0 +1,98 @@
+"""A whole engine on Triton's kernels, in the interpreter: its tokens are those of torch."""
+
+import pytest
+import torch
+
+from servekit.engine.local import LocalEngine
+from servekit.engine.messages import Sampling
+from servekit.kernels.table import OPS
+from servekit.model.cache import KvCache
+from servekit.model.decoder import Decoder
+from tests.conftest import tiny_config, tiny_shape
+from tests.engine.tiny import greedy
+from tests.kernels.interpreter import races
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+
+SHAPES = {
+    "llama": {},
+    "qwen3": {"qk_norm": True, "qkv_bias": True, "heads": 6},
+    "gemma3": {
+        "qk_norm": True,
+        "norm_unit_offset": True,
+        "post_norms": True,
+        "activation": "gelu_tanh",
+        "scale_embeddings": True,
+        "sliding_window": 12,
+        "full_attention_layers": (1,),
+        "attention_logit_softcap": 20.0,
+    },
+}
+SHARED = list(range(40, 57))
+PROMPTS = [[*SHARED, 7, 8], [5], [*SHARED, 9], list(range(100, 123))]
+
+
+def engine(family: str, by: dict[str, str]) -> LocalEngine:
+    """Two layers; prompts are computed in chunks of at most 8 tokens."""
+    shape = tiny_shape(layers=2, head_dim=16, **SHAPES[family])
+    decoder = Decoder(shape, "float32", "cpu")
+    generator = torch.Generator().manual_seed(1)
+    for parameter in decoder.parameters():
+        parameter.data.normal_(0, 0.3, generator=generator)
+    limits = {"max_num_seqs": 3, "max_num_batched_tokens": 8}
+    config = tiny_config(
+        model={"shape": shape, "max_model_len": 64},
+        scheduler=limits,
+        kv={"block_size": 8, "capacity_tokens": 512},
+        engine={"kernels": by},
+    )
+    return LocalEngine(config, decoder)
+
+
+def answers(made: LocalEngine) -> list[list[int]]:
+    """Two at a time, so that later ones find the prefix of earlier ones."""
+    samplings: list[Sampling] = [
+        greedy(5),
+        Sampling(max_tokens=4, seed=3, temperature=0.8, top_k=20),
+    ]
+    tokens = []
+    for pair in (PROMPTS[:2], PROMPTS[2:]):
+        results = made.generate(pair, samplings)
+        tokens += [result.tokens for result in results]
+    made.scheduler.check()
+    return tokens
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_tokens_are_those_of_torch(family: str) -> None:
+    expected = answers(engine(family, dict.fromkeys(OPS, "torch")))
+    assert len({token for output in expected for token in output}) > 5, "a model worth asking"
+    with races():
+        assert answers(engine(family, dict.fromkeys(OPS, "triton"))) == expected
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_each_operation_may_be_chosen_alone(op: str) -> None:
+    expected = answers(engine("llama", dict.fromkeys(OPS, "torch")))
+    assert answers(engine("llama", {**dict.fromkeys(OPS, "torch"), op: "triton"})) == expected
+
+
+@pytest.mark.parametrize("stored", ["fp8", "int8"])
+def test_narrow_caches_hold_what_torch_stores_in_them(stored: str) -> None:
+    caches = []
+    for kind in ("torch", "triton"):
+        made = engine("qwen3", dict.fromkeys(OPS, kind))
+        made.runner.cache = KvCache(made.runner.decoder.shape, 65, 8, stored, "cpu")
+        made.generate([PROMPTS[3]], [greedy(1)])
+        caches.append(made.runner.cache)
+    theirs, ours = (wide(cache) for cache in caches)
+    assert (theirs != 0).any()
+    # what falls between two numbers of eight bits may be rounded to either
+    step = {"fp8": 0.13, "int8": 0.02}[stored] * theirs.abs() + 0.02
+    assert ((ours - theirs).abs() <= step).all()
+    assert (ours != theirs).float().mean() < 0.05
+
+
+def wide(cache: KvCache) -> torch.Tensor:
+    values = cache.data.float()
+    return values if cache.scales is None else values * cache.scales[..., None]
