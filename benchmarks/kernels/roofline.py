@@ -13,6 +13,7 @@ from rich.table import Table
 
 from servekit.config.compose import load
 from servekit.config.schema import Config
+from servekit.spec.model import GIB
 
 WORDS = ["model=llama3_8b", "hardware=h200"]
 BATCHES = (1, 16, 64, 256)
@@ -54,9 +55,12 @@ def works(config: Config) -> Iterator[Work]:
         # read once and written once, with a row of cos and sin
         size = ACTIVATION * rows * (2 * moved + 2 * head_dim) + 8 * rows
         yield Work("rope_and_cache", label, size, 3 * rows * (heads + kv_heads) * head_dim)
+    memory = config.hardware.memory_gib * GIB  # more tokens than it holds are in no batch
     for kind, stored in KV_BYTES.items():
         for batch in BATCHES:
             for context in CONTEXTS:
+                if batch * context * shape.layers * ACTIVATION * 2 * kv_heads * head_dim > memory:
+                    continue
                 read = batch * context * 2 * kv_heads * head_dim * stored
                 own = ACTIVATION * batch * 2 * heads * head_dim
                 flops = 4 * batch * context * heads * head_dim
@@ -92,5 +96,5 @@ def main() -> int:
             f"{work.compute_us(config):,.2f}",
             f"{work.bound_us(config):,.2f}",
         )
-    Console(width=120).print(table)
+    Console(width=130).print(table)
     return 0
