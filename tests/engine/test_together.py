@@ -43,7 +43,7 @@ RUN: dict[str, Groups] = {
 PLANNED: dict[str, tuple[Groups, str]] = {
     "two devices": ({"parallelism": {"data": 2}}, "2 devices"),
     "four bits": ({"quantization": {"weights": "int8"}}, "quantization.weights"),
-    "narrow cache": ({"kv": {"dtype": "int8"}}, "kv.dtype"),
+    "narrow cache": ({"kv": {"dtype": "int4"}}, "kv.dtype"),
     "guessing": ({"speculative": {"method": "ngram", "tokens": 2}}, "speculative.method"),
 }
 """What it plans and does not run, and the words that say so."""
