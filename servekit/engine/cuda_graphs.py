@@ -29,6 +29,8 @@ class CudaCapturer:
         torch.cuda.empty_cache()
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.logits: torch.Tensor | None = None
+        """Of whichever graph ran last: of a large vocabulary, each its own would be gigabytes."""
 
     @torch.inference_mode()
     def capture(self, size: int) -> Replay:
@@ -36,17 +38,20 @@ class CudaCapturer:
         # once as it is: kernels are compiled, libraries take their workspace
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.decoder(step, self.cache)
+            logits: torch.Tensor = self.decoder(step, self.cache)
+            if self.logits is None:
+                self.logits = torch.empty_like(logits)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        del logits
+        out, graph = self.logits[:size], torch.cuda.CUDAGraph()
         with torch.cuda.graph(
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         ):
-            logits: torch.Tensor = self.decoder(step, self.cache)
+            out.copy_(self.decoder(step, self.cache))
 
         def replay() -> torch.Tensor:
             graph.replay()
-            return logits
+            return out
 
         return replay
 

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 import torch
 
-from servekit.engine.static_inputs import pack
+from servekit.engine.static_inputs import pack, unpack
 from servekit.model.inputs import StepInputs
 from servekit.scheduler.batch import PLACEHOLDER, Batch
 
@@ -40,7 +40,7 @@ class Layout:
             tokens = self.packed.numpy()
             for index, request_id, position in self.unknown:
                 tokens[index] = token_at(request_id, position)
-        parts = torch.split(to_device(self.packed), self.sizes)
+        parts = unpack(to_device(self.packed), self.sizes)
         rows, tables = len(self.query_lens), 5 + self.groups
         return StepInputs(
             token_ids=parts[0],

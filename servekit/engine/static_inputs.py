@@ -93,14 +93,28 @@ class Staging:
 def numbers_of_a_step(rows: int, tokens: int, table_widths: Sequence[int]) -> int:
     """The most int64 that a step of these limits is laid out in."""
     groups = len(table_widths)
-    return (2 + groups) * tokens + 3 * rows + 1 + rows * sum(table_widths)
+    parts = [tokens] * (2 + groups) + [rows, rows + 1, rows]
+    return sum(map(even, [*parts, *(rows * width for width in table_widths)]))
 
 
-def pack(parts: list[np.ndarray], buffer: torch.Tensor | None) -> torch.Tensor:
-    """End to end, in the buffer if they have room there."""
-    size = sum(part.size for part in parts)
+def even(size: int) -> int:
+    """Parts begin at 16 bytes: Triton compiles a kernel anew for a pointer that does not."""
+    return size + size % 2
+
+
+def pack(parts: Sequence[np.ndarray], buffer: torch.Tensor | None) -> torch.Tensor:
+    """End to end, each to an even number; in the buffer, if they have room there."""
+    pad = np.zeros(1, np.int64)
+    padded = [piece for part in parts for piece in (part, pad[: part.size % 2])]
+    size = sum(piece.size for piece in padded)
     if buffer is None or size > len(buffer):
-        return torch.from_numpy(np.concatenate(parts))
+        return torch.from_numpy(np.concatenate(padded))
     packed = buffer[:size]
-    np.concatenate(parts, out=packed.numpy())
+    np.concatenate(padded, out=packed.numpy())
     return packed
+
+
+def unpack(packed: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """The parts again."""
+    padded = torch.split(packed, [even(size) for size in sizes])
+    return tuple(part[:size] for part, size in zip(padded, sizes, strict=True))

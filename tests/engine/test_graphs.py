@@ -14,7 +14,7 @@ from servekit.engine.graphs import Captured, DecodeGraphs, Replay, capture, ladd
 from servekit.engine.inputs import lay_out
 from servekit.engine.local import LocalEngine
 from servekit.engine.messages import Loading, Sampling
-from servekit.engine.static_inputs import Staging, StaticDecodes
+from servekit.engine.static_inputs import Staging, StaticDecodes, numbers_of_a_step
 from servekit.engine.warmup import mixed_batches
 from servekit.kernels.table import OPS, choose
 from servekit.model.cache import KvCache
@@ -259,6 +259,20 @@ def test_what_graphs_took_is_not_the_caches() -> None:
 
 def test_kernels_of_torch_are_not_captured() -> None:
     assert not capturable(tiny_decoder())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_what_a_kernel_is_pointed_at_begins_at_16_bytes(rows: int) -> None:
+    """Else it would be compiled anew for each parity of a step."""
+    step = decodes(rows, beside=True)
+    parts = (step.token_ids, step.positions, step.sample_at, *step.slots, *step.block_tables)
+    assert all(part.storage_offset() * part.element_size() % 16 == 0 for part in parts)
+
+
+def test_the_largest_step_has_room_in_a_buffer() -> None:
+    step = Batch.of(1, [Row(id, 3, [7] * 5, ([1, 2, 3],) * 2, samples=True) for id in range(3)])
+    layout = lay_out(step, 4)
+    assert len(layout.packed) == numbers_of_a_step(3, 15, [3, 3])
 
 
 @pytest.mark.parametrize("samplings", [GREEDY, SEEDED], ids=["greedy", "seeded"])
