@@ -291,6 +291,7 @@ def snapshot(engine: Engine) -> dict[str, Reading]:
     return known | {
         "kv_usage": used / max(1, stats.blocks_total),
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
+        "captured_graphs": info.graphs,
         "kv_capacity": info.capacity_tokens,
         "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_remembering * each),
