@@ -1,7 +1,7 @@
 """Dense linear layer whose rows do not depend on the batch: y = x W^T + b.
 
 A sum over K is cut into spans that follow from K alone; a span is summed in float32 tile by tile,
-and the spans in their order. Few rows give each span a program of its own, many rows let one program
+and the spans in their order. Few rows give each span a program of its own, many let one program
 take them in turn: the same sums in the same order, so that a row is bit-equal alone and in any
 batch. Tiles have at least 64 rows, since chips sum in another order with instructions for fewer.
 """
@@ -57,7 +57,7 @@ def _matmul_kernel(
     at = rows[:, None].to(tl.int64) * n + columns[None, :]
     inside = in_rows & in_columns
     if SPLIT:
-        tl.store(parts_ptr + first.to(tl.int64) * m * n + at, total, mask=inside)
+        tl.store(parts_ptr + tl.program_id(2).to(tl.int64) * m * n + at, total, mask=inside)
     else:
         if BIAS:
             bias = tl.load(bias_ptr + columns, mask=columns < n, other=0.0)
