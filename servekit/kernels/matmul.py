@@ -27,9 +27,9 @@ def matmul_reference(
 
 
 # fmt: off
-@jit(do_not_specialize=["m", "x_stride", "weight_stride"])
+@jit(do_not_specialize=["m"])
 def _matmul_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, parts_ptr, m, n, x_stride, weight_stride,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, parts_ptr, m, n,
     K: tl.constexpr, SPAN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SPLIT: tl.constexpr, BIAS: tl.constexpr,
 ):
@@ -37,8 +37,8 @@ def _matmul_kernel(
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     in_rows, in_columns = rows[:, None] < m, columns[None, :] < n
-    x_at = x_ptr + rows[:, None].to(tl.int64) * x_stride
-    weight_at = weight_ptr + columns[None, :].to(tl.int64) * weight_stride
+    x_at = x_ptr + rows[:, None].to(tl.int64) * K
+    weight_at = weight_ptr + columns[None, :].to(tl.int64) * K
     first, last = 0, (K + SPAN - 1) // SPAN
     if SPLIT:
         first = tl.program_id(2)
@@ -105,12 +105,13 @@ def span_of(k: int, multiple: int) -> int:
 def default_launch(on: Target, m: int, element_bytes: int) -> Parameters:
     """Tiles by the number of rows. BK is the same for all rows, and so is the instruction."""
     if element_bytes == 4:  # no tensor cores: float32 is multiplied as it is
-        return {"BM": 64, "BN": 32, "BK": 32, "num_warps": 4, "num_stages": 2}
+        return {"BM": 64, "BN": 32, "BK": 32, "num_warps": 8, "num_stages": 2}
     if m <= 64:
         stages = 2 if on.is_amd else 4
         return {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": stages}
-    stages = 2 if on.is_amd or not on.at_least(90) else 3
-    return {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": stages}
+    stages = 2 if on.is_amd else 3
+    wide = on.is_amd or on.at_least(90)  # older chips hold two sums of 128 columns in no registers
+    return {"BM": 128, "BN": 128 if wide else 64, "BK": 64, "num_warps": 8, "num_stages": stages}
 
 
 def rows_bucket(m: int) -> int:
@@ -123,9 +124,9 @@ def matmul_triton(
 ) -> torch.Tensor:
     """As `matmul_reference`; a row's result does not depend on the others or on their number.
 
-    x and weight have one dtype, and their last dimension is contiguous.
+    x and weight have one dtype; one that is not contiguous is copied.
     """
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
     m, (n, k) = len(rows), weight.shape
     out = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if m == 0 or n == 0:
@@ -143,14 +144,12 @@ def matmul_triton(
     tiles = triton.cdiv(m, launch["BM"]), triton.cdiv(n, launch["BN"])
     _matmul_kernel[(*tiles, spans if split else 1)](
         rows,
-        weight,
+        weight.contiguous(),
         out if bias is None else bias,
         out,
         parts,
         m,
         n,
-        rows.stride(0),
-        weight.stride(0),
         K=k,
         SPAN=span,
         SPLIT=split,

@@ -18,7 +18,7 @@ def random(*size: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
 
 @pytest.fixture(autouse=True)
 def nan_in_fresh_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "empty", lambda *size, **kw: torch.full(*size, torch.nan, **kw))
+    monkeypatch.setattr(torch, "empty", lambda size, **kw: torch.full(size, torch.nan, **kw))
 
 
 def near(got: torch.Tensor, expected: torch.Tensor) -> None:
