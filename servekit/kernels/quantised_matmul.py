@@ -81,10 +81,10 @@ def quantised_matmul_reference(
 def _nibbles_less(nibbles, zeros, DTYPE: tl.constexpr):
     """nibbles - zeros in DTYPE, exactly. OR-ed into the mantissa of a power of two, a nibble is a
     number without a conversion: 0x4300 is 128 in bfloat16, 0x6400 is 1024 in float16."""
-    if DTYPE == tl.bfloat16:
+    if tl.bfloat16 == DTYPE:
         wide = (nibbles | 0x4300).to(tl.bfloat16, bitcast=True)
         return wide - (zeros + 128.0).to(tl.bfloat16)[None, :]
-    if DTYPE == tl.float16:
+    if tl.float16 == DTYPE:
         wide = (nibbles | 0x6400).to(tl.float16, bitcast=True)
         return wide - (zeros + 1024.0).to(tl.float16)[None, :]
     return nibbles.to(tl.float32) - zeros[None, :]
