@@ -20,7 +20,7 @@ from servekit.kernels.target import Target, target
 from servekit.kernels.tuned import Parameters, launch_parameters
 
 SCALE_BLOCK = 128
-GROUPS = (32, 64, 128, 256)
+GROUPS = (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
