@@ -9,9 +9,9 @@ What it means is `paged_attention_reference`.
 
 import torch
 
-from servekit.kernels.kv import LayerCache
+from servekit.kernels.kv import LayerCache, cache_pointers
 from servekit.kernels.language import jit, tl, triton
-from servekit.kernels.paged_decode import cache_pointers, load_tile, scores_of
+from servekit.kernels.paged_decode import load_tile, scores_of
 from servekit.kernels.paged_step import PagedStep
 from servekit.kernels.target import Target, target
 from servekit.kernels.tuned import Parameters, launch_parameters
@@ -153,12 +153,19 @@ def _prefill_kernel(
 
 
 def default_launch(on: Target, kv_bytes: int, width: int) -> Parameters:
-    """`rows` of a tile are queries times the heads that share a KV head."""
-    if on.at_least(90):
-        rows, tile = 128, 64 if kv_bytes == 2 and width <= 128 else 32
-    else:
-        rows, tile = 128 if width <= 128 and kv_bytes < 4 else 64, 32
-    return {"rows": rows, "tile": tile, "num_warps": 8, "num_stages": 2}
+    """`rows` of a tile are queries times the heads that share a KV head.
+
+    As large as registers allow: what was seen to spill is halved, and caches of eight bits, which
+    are widened in registers, spill first.
+    """
+    rows, tile, warps = 128, 32, 8
+    if on.at_least(100) and (kv_bytes == 1 or width <= 64):
+        rows, warps = 64, 4
+    elif on.at_least(90):
+        tile = 64 if kv_bytes == 2 and width <= 128 else 32
+    elif width > 128 or kv_bytes == 4 or (kv_bytes == 1 and not on.is_amd):
+        rows = 64
+    return {"rows": rows, "tile": tile, "num_warps": warps, "num_stages": 2}
 
 
 def paged_prefill_triton(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from servekit.kernels.attention import TorchAttention, TritonAttention
-from servekit.kernels.paged_decode import cache_pointers
+from servekit.kernels.kv import cache_pointers
 from servekit.kernels.paged_step import splits_for
 from servekit.kernels.target import Target
 from tests.kernels.interpreter import races
