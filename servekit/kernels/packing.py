@@ -1,9 +1,9 @@
 """Weights of four bits: our layout, and the way to it from those of AWQ and GPTQ checkpoints.
 
-Ours is [N, K/2] bytes, contiguous along K. The G values of a group become G/2 bytes: byte j has value
-j in its low nibble and value j + G/2 in the high one, so that both halves of a group meet contiguous
-pieces of x, and one scale and one zero point count for all that a loop turn reads. Scales and zero
-points are [K/G, N]. A value is (q - zero) * scale; without zero points, zero is 8.
+Ours is [N, K/2] bytes, contiguous along K. The G values of a group become G/2 bytes: byte j has
+value j in its low nibble and value j + G/2 in the high one, so that both halves of a group meet
+contiguous pieces of x, and one scale and one zero point count for all that a loop turn reads.
+Scales and zero points are [K/G, N]. A value is (q - zero) * scale; without zero points, zero is 8.
 """
 
 from typing import NamedTuple

@@ -20,7 +20,7 @@ from servekit.kernels.target import Target, target
 from servekit.kernels.tuned import Parameters, launch_parameters
 
 SCALE_BLOCK = 128
-GROUPS = (32, 64, 128, 256)
+GROUPS = (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class QuantisedWeight:
     """The weight [N, K] of a linear layer.
 
     int4: `data` uint8 [N, K/2] as `packing` lays it out, `scales` [K/G, N], `zeros` uint8 [K/G, N]
-    or None where all are 8. int8 and fp8: `data` int8 or float8_e4m3fn [N, K], `scales` float32 [N],
-    or for fp8 [ceil(N/128), ceil(K/128)], one for each block of 128 x 128 as DeepSeek's are.
+    or None where all are 8. int8 and fp8: `data` int8 or float8_e4m3fn [N, K], `scales` float32
+    [N], or for fp8 [ceil(N/128), ceil(K/128)], one for each block of 128 x 128 as DeepSeek's are.
     """
 
     format: Literal["int4", "int8", "fp8"]
@@ -83,11 +83,13 @@ def _nibbles_less(nibbles, zeros, DTYPE: tl.constexpr):
     number without a conversion: 0x4300 is 128 in bfloat16, 0x6400 is 1024 in float16."""
     if tl.bfloat16 == DTYPE:
         wide = (nibbles | 0x4300).to(tl.bfloat16, bitcast=True)
-        return wide - (zeros + 128.0).to(tl.bfloat16)[None, :]
-    if tl.float16 == DTYPE:
+        less = (zeros + 128.0).to(tl.bfloat16)
+    elif tl.float16 == DTYPE:
         wide = (nibbles | 0x6400).to(tl.float16, bitcast=True)
-        return wide - (zeros + 1024.0).to(tl.float16)[None, :]
-    return nibbles.to(tl.float32) - zeros[None, :]
+        less = (zeros + 1024.0).to(tl.float16)
+    else:
+        wide, less = nibbles.to(tl.float32), zeros
+    return wide - less[None, :]
 
 
 @jit
