@@ -42,6 +42,8 @@ def attention_cases() -> Iterator[Case]:
     yield _prefill("bf16, window and cap, 256 wide", torch.bfloat16, 8, 4, 256, 1024, 50.0)
     yield _decode("bf16, 80 wide", torch.bfloat16, 32, 32, 80)
     yield _prefill("bf16, 64 wide", torch.bfloat16, 9, 3, 64)
+    yield _decode("bf16, 7 heads a KV head", torch.bfloat16, 28, 4, 128)
+    yield _prefill("bf16, 7 heads a KV head", torch.bfloat16, 28, 4, 128)
 
 
 def _writes() -> Iterator[Case]:
