@@ -9,15 +9,6 @@ import pytest
 # before torch: what the engine process is given, for engines inside the test process
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
-import torch
-
-if not torch.cuda.is_available():
-    # before triton: kernels run in its interpreter, on the CPU
-    os.environ["TRITON_INTERPRET"] = "1"
-    from tests.kernels.interpreter import install
-
-    install()
-
 # constants that somebody stored for a machine of theirs are not for tests
 os.environ["SERVEKIT_SITE"] = os.devnull
 
@@ -219,6 +210,18 @@ def shape() -> Shape:
 @pytest.fixture
 def config() -> Config:
     return tiny_config()
+
+
+def pytest_configure() -> None:
+    """Not at the top: a child that is to be without torch takes its configuration from here."""
+    import torch
+
+    if not torch.cuda.is_available():
+        # before triton: kernels run in its interpreter, on the CPU
+        os.environ["TRITON_INTERPRET"] = "1"
+        from tests.kernels.interpreter import install
+
+        install()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"config"},
     "kernels": set(),
     "model": {"spec", "kernels", "config"},
-    "engine": {"scheduler", "model", "telemetry", "spec", "config"},
+    "engine": {"scheduler", "model", "kernels", "telemetry", "spec", "config"},
     "server": {"engine", "telemetry", "planner", "scheduler", "model", "spec", "config"},
 }
 """What each package may import besides itself and `errors`; `cli` may import any."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from servekit.config.schema import Config
-from servekit.engine.messages import Loading, Ready
+from servekit.engine.capturing import Capturing, capturing_of, equip, size_beside_graphs
+from servekit.engine.messages import Loading, Phase, Ready
 from servekit.engine.runner import Runner
 from servekit.engine.warmup import warm_up
 from servekit.errors import DoesNotFit, NotBuilt
@@ -18,13 +19,16 @@ from servekit.scheduler.settings import settings_of
 from servekit.spec.groups import layer_groups
 from servekit.spec.kv import KvLayout
 from servekit.spec.latency import step_model
-from servekit.spec.memory import ledger
 from servekit.spec.model import GIB
 from servekit.spec.tabled import Tabled
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[Loading], None]
+
+
+def told(report: Report, phase: Phase) -> Callable[[int, int], None]:
+    return lambda done, total: report(Loading(phase, done, total))
 
 
 def device_of(config: Config) -> str:
@@ -45,23 +49,28 @@ def load(config: Config, path: Path, report: Report) -> tuple[Decoder, float]:
 
 
 def assemble(
-    config: Config, decoder: Decoder, report: Report, *, load_s: float = 0.0
+    config: Config,
+    decoder: Decoder,
+    report: Report,
+    *,
+    load_s: float = 0.0,
+    capturing: Capturing | None = None,
 ) -> tuple[Scheduler, Runner, Ready]:
-    """Sizes the cache by the weights as loaded, and runs the worst step.
+    """Sizes the cache by the weights and graphs as they are, and runs the worst step.
 
     Raises DoesNotFit where the cache cannot be had, NotBuilt where it is of a kind that the decoder
     does not have or of kernels that are not here, WeightsError where the model gives no numbers.
     """
     decoder.compute_by(config.engine.kernels_by_op)
     logger.info("kernels: %s", decoder.kernels)
-    layout = ledger(config, weights_bytes=decoder.weight_bytes).layout
+    capturing = capturing or capturing_of(decoder, device_of(config))
+    layout, budget = size_beside_graphs(config, decoder, capturing, told(report, "trial"))
     settings = settings_of(config, layout, Tabled(step_model(config)))
     cache, host = allocate(config, layout, settings.kv.host_blocks)
     runner = Runner(decoder, cache, device=device_of(config), host=host)
+    equip(runner, config, layout, budget, capturing, told(report, "capture"))
     started = time.monotonic()
-    slowest_step_s = warm_up(
-        runner, config, layout, lambda done, total: report(Loading("warmup", done, total))
-    )
+    slowest_step_s = warm_up(runner, config, layout, told(report, "warmup"))
     scheduler = Scheduler(settings)
     measured = Ready(
         max_model_len=config.model.max_model_len,
@@ -73,6 +82,8 @@ def assemble(
         load_s=load_s,
         warmup_s=time.monotonic() - started,
         slowest_step_s=slowest_step_s,
+        graphs=0 if runner.graphs is None else len(runner.graphs.sizes),
+        graphs_bytes=0 if runner.graphs is None else runner.graphs.captured.bytes,
     )
     return scheduler, runner, measured
 

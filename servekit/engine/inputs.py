@@ -7,35 +7,40 @@ from itertools import chain
 import numpy as np
 import torch
 
+from servekit.engine.static_inputs import pack, unpack
 from servekit.model.inputs import StepInputs
 from servekit.scheduler.batch import PLACEHOLDER, Batch
 
 TokenAt = Callable[[int, int], int]
 """By request id and position: the token that a PLACEHOLDER there stands for."""
+ToDevice = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The rows of a batch end to end, in memory of the host; the batch is not looked at again.
 
-    `parts` are int64: token ids, positions, places of samples, where rows begin, their lengths, and
-    for each group of layers its slots, then for each its block tables, row after row.
+    `packed` has parts of `sizes`, int64: token ids, positions, places of samples, where rows begin,
+    their contexts, and for each group of layers its slots, then for each its block tables, row
+    after row.
     """
 
-    parts: list[np.ndarray]
+    packed: torch.Tensor
+    sizes: list[int]
     groups: int
-    decodes: int
     query_lens: list[int]
     seq_lens: list[int]
+    decodes: int
     unknown: list[tuple[int, int, int]]
     """Placeholders: index in the token ids, request id and position."""
 
-    def inputs(self, device: str, token_at: TokenAt) -> StepInputs:
+    def inputs(self, token_at: TokenAt, to_device: ToDevice) -> StepInputs:
         """One copy to the device, whatever the number of rows. Every batch before is to be over."""
-        tokens = self.parts[0]
-        for index, request_id, position in self.unknown:
-            tokens[index] = token_at(request_id, position)
-        parts = _to_device(self.parts, device)
+        if self.unknown:
+            tokens = self.packed.numpy()
+            for index, request_id, position in self.unknown:
+                tokens[index] = token_at(request_id, position)
+        parts = unpack(to_device(self.packed), self.sizes)
         rows, tables = len(self.query_lens), 5 + self.groups
         return StepInputs(
             token_ids=parts[0],
@@ -51,7 +56,8 @@ class Layout:
         )
 
 
-def lay_out(batch: Batch, block_size: int) -> Layout:
+def lay_out(batch: Batch, block_size: int, buffer: torch.Tensor | None = None) -> Layout:
+    """In the buffer of the host, if it has room there."""
     decodes, others = batch.decodes, batch.others
     rows = batch.num_rows
     query_lens = [1] * len(decodes.ids) + [len(row.tokens) for row in others]
@@ -75,20 +81,22 @@ def lay_out(batch: Batch, block_size: int) -> Layout:
     sample_at = ends[samples] - 1
 
     begins, contexts = np.concatenate(([0], ends)), starts + query_lens
-    first = [tokens, positions, sample_at, begins, contexts]
+    fixed = [tokens, positions, sample_at, begins, contexts]
+    parts = [*fixed, *slots, *(table.ravel() for table in tables)]
     return Layout(
-        parts=[*first, *slots, *(table.ravel() for table in tables)],
+        packed=pack(parts, buffer),
+        sizes=[part.size for part in parts],
         groups=len(tables),
-        decodes=len(decodes.ids),
         query_lens=query_lens,
         seq_lens=contexts.tolist(),
+        decodes=len(decodes.ids),
         unknown=unknown,
     )
 
 
 def build_inputs(batch: Batch, block_size: int, device: str, token_at: TokenAt) -> StepInputs:
     """At once, for a batch that nobody prepared."""
-    return lay_out(batch, block_size).inputs(device, token_at)
+    return lay_out(batch, block_size).inputs(token_at, lambda packed: packed.to(device))
 
 
 def _request_of(batch: Batch, row: int) -> int:
@@ -103,10 +111,3 @@ def _block_tables(blocks: Sequence[list[int]]) -> np.ndarray:
     owned = np.arange(tables.shape[1]) < lengths[:, None]
     tables[owned] = np.fromiter(chain.from_iterable(blocks), np.int64, int(lengths.sum()))
     return tables
-
-
-def _to_device(parts: list[np.ndarray], device: str) -> tuple[torch.Tensor, ...]:
-    packed = torch.from_numpy(np.concatenate(parts))
-    if device != "cpu":
-        packed = packed.pin_memory().to(device, non_blocking=True)
-    return torch.split(packed, [part.size for part in parts])

@@ -8,6 +8,7 @@ from typing import Self
 
 from servekit.config.schema import Config
 from servekit.engine.assemble import assemble, load
+from servekit.engine.capturing import Capturing
 from servekit.engine.core import EngineCore
 from servekit.engine.messages import (
     Caller,
@@ -47,8 +48,13 @@ class LocalEngine:
     `results` has, by id, all that was submitted; `stats` are those of the last step.
     """
 
-    def __init__(self, config: Config, decoder: Decoder) -> None:
-        self.scheduler, self.runner, self.info = assemble(config, decoder, lambda progress: None)
+    def __init__(
+        self, config: Config, decoder: Decoder, *, capturing: Capturing | None = None
+    ) -> None:
+        """`capturing` makes graphs of decode steps, instead of what the device has for that."""
+        self.scheduler, self.runner, self.info = assemble(
+            config, decoder, lambda progress: None, capturing=capturing
+        )
         self.core = EngineCore(
             self.scheduler,
             self.runner,

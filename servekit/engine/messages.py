@@ -182,10 +182,13 @@ class Deltas(msgspec.Struct, tag="deltas", frozen=True):
         yield from self.others
 
 
+Phase = Literal["start", "load", "kernels", "trial", "capture", "warmup"]
+
+
 class Loading(msgspec.Struct, tag="loading", frozen=True):
     """`done` of `total` in the unit that the phase counts; total 0 means unknown."""
 
-    phase: Literal["start", "load", "kernels", "warmup"]
+    phase: Phase
     done: int
     total: int
 
@@ -207,6 +210,9 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     warmup_s: float
     slowest_step_s: float = 0.0
     """of the warm-up, which runs one at all limits"""
+    graphs: int = 0
+    """captured decode steps"""
+    graphs_bytes: int = 0
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):

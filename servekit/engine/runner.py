@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import torch
 
 from servekit.engine.constraint import Constraint
+from servekit.engine.graphs import DecodeGraphs
 from servekit.engine.inputs import Layout, build_inputs, lay_out
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.sampler import SamplingState, sample
+from servekit.engine.static_inputs import Staging
 from servekit.errors import EngineError
 from servekit.model.cache import KvCache
 from servekit.model.decoder import Decoder
@@ -39,6 +41,9 @@ class Runner:
         self.cache = cache
         self.host = host
         self.device = device
+        self.staging: Staging | None = None
+        """None: what is laid out is on the device already, or is copied as it comes."""
+        self.graphs: DecodeGraphs | None = None
         self.states: dict[int, SamplingState] = {}
 
     def add(self, request_id: int, prompt: list[int], sampling: Sampling) -> None:
@@ -64,13 +69,18 @@ class Runner:
             self.cache.copy_from(self._swapped, copies.from_host)
 
     def prepare(self, batch: Batch) -> Layout:
-        return lay_out(batch, self.cache.block_size)
+        """At most one is prepared while one runs."""
+        buffer = None if self.staging is None else self.staging.next()
+        return lay_out(batch, self.cache.block_size, buffer)
 
     @torch.inference_mode()
     def run(self, batch: Batch, prepared: Layout | None = None) -> Sampled:
-        layout = prepared or self.prepare(batch)
-        inputs = layout.inputs(self.device, self._token_at)
-        logits = self.decoder(inputs, self.cache)
+        # one that was not prepared must not take the buffer of one that is
+        layout = prepared or lay_out(batch, self.cache.block_size)
+        inputs = layout.inputs(self._token_at, self._to_device)
+        logits = None if self.graphs is None else self.graphs.logits(inputs)
+        if logits is None:
+            logits = self.decoder(inputs, self.cache)
         ids, states = self._who_samples(batch)
         if not ids:
             return Sampled([], {})
@@ -104,6 +114,11 @@ class Runner:
     def _swapped(self) -> KvCache:
         assert self.host is not None, "blocks are swapped, and there is no host memory"
         return self.host
+
+    def _to_device(self, packed: torch.Tensor) -> torch.Tensor:
+        if self.staging is None or len(packed) > len(self.staging.device):
+            return packed.to(self.device)
+        return self.staging.to_device(packed)
 
     def _token_at(self, request_id: int, position: int) -> int:
         """Any token where the step that was to sample it failed: nobody looks at what follows."""

@@ -1,6 +1,7 @@
 """Steps run before the first request: what does not fit fails at start-up, and nothing is compiled
 while somebody waits."""
 
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from servekit.engine.messages import Sampling
 from servekit.engine.runner import Runner
 from servekit.errors import WeightsError
 from servekit.model.sizes import sizes_up_to
-from servekit.scheduler.batch import Batch, Row
+from servekit.scheduler.batch import Batch, Decodes, Row
 from servekit.spec.kv import KvLayout
 from servekit.spec.tensors import ceil_div
 
@@ -26,6 +27,7 @@ def warm_up(
 ) -> float:
     """Runs a step at all limits, then one of each size of step; the cache must be unused.
 
+    On a CPU these are sizes that are compiled for, on a GPU those that kernels are compiled for.
     Seconds of the slowest. `report` is told steps done and their number. Raises WeightsError if the
     model gives no numbers.
     """
@@ -34,15 +36,19 @@ def warm_up(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
     )
-    sizes = sizes_up_to(worst.num_tokens) if runner.device == "cpu" else [1]
-    report(0, 1 + len(sizes))
+    if runner.device == "cpu":
+        steps = [batch_of(size, worst, layout) for size in sizes_up_to(worst.num_tokens)]
+        seconds = SIZES_S
+    else:
+        steps, seconds = [batch_of(1, worst, layout), *mixed_batches(layout)], math.inf
+    report(0, 1 + len(steps))
     slowest = _run(runner, worst)
-    deadline = time.monotonic() + SIZES_S
-    for done, size in enumerate(sizes, start=1):
-        report(done, 1 + len(sizes))
+    deadline = time.monotonic() + seconds
+    for done, step in enumerate(steps, start=1):
+        report(done, 1 + len(steps))
         if time.monotonic() < deadline:
-            slowest = max(slowest, _run(runner, batch_of(size, worst, layout)))
-    report(1 + len(sizes), 1 + len(sizes))
+            slowest = max(slowest, _run(runner, step))
+    report(1 + len(steps), 1 + len(steps))
     return slowest
 
 
@@ -74,6 +80,22 @@ def batch_of(size: int, worst: Batch, layout: KvLayout) -> Batch:
         if not size:
             break
     return Batch.of(0, rows)
+
+
+def mixed_batches(layout: KvLayout) -> list[Batch]:
+    """One that decodes beside a short prompt, with contexts that double up to the longest: those
+    between which attention shares a row out differently. No graph is of such a step."""
+    batches, context = list[Batch](), 1
+    while layout.blocks_for(context) + layout.blocks_for(2) <= layout.num_blocks:
+        free = list(range(1, layout.allocated_blocks))
+        beside = _row(1, 2, 0, layout, free)
+        decoding = _row(0, 1, context - 1, layout, free)
+        decodes = Decodes([decoding.request_id], [context - 1], [0], [decoding.tables])
+        batches.append(Batch(0, decodes, [beside]))
+        if context == layout.max_model_len:
+            break
+        context = min(2 * context, layout.max_model_len)
+    return batches
 
 
 def worst_batch(layout: KvLayout, *, max_num_seqs: int, max_num_batched_tokens: int) -> Batch:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from servekit.kernels.target import Target
+
 INT8_MAX = 127.0
 FP8_MAX = 448.0
 LEAST_SCALE = 1e-10
@@ -46,3 +48,11 @@ def dequantise(
 ) -> torch.Tensor:
     """[..., head_dim] in `dtype`."""
     return stored.to(dtype) if scales is None else (stored * scales[..., None]).to(dtype)
+
+
+def cache_pointers(cache: LayerCache, on: Target) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Keys and values as a kernel reads them, and whether those are the bytes of fp8."""
+    as_bytes = cache.keys.dtype == torch.float8_e4m3fn and not on.has_fp8
+    if as_bytes:
+        return cache.keys.view(torch.uint8), cache.values.view(torch.uint8), True
+    return cache.keys, cache.values, False

@@ -9,7 +9,7 @@ What it means is `paged_attention_reference`.
 
 import torch
 
-from servekit.kernels.kv import LayerCache
+from servekit.kernels.kv import LayerCache, cache_pointers
 from servekit.kernels.language import jit, tl, triton
 from servekit.kernels.paged_step import PagedStep
 from servekit.kernels.target import Target, target
@@ -153,14 +153,6 @@ def _merge_kernel(
     out = result.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + (row * HEADS + head) * D + d, out, mask=d < D)
 # fmt: on
-
-
-def cache_pointers(cache: LayerCache, on: Target) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """Keys and values as a kernel reads them, and whether those are the bytes of fp8."""
-    as_bytes = cache.keys.dtype == torch.float8_e4m3fn and not on.has_fp8
-    if as_bytes:
-        return cache.keys.view(torch.uint8), cache.values.view(torch.uint8), True
-    return cache.keys, cache.values, False
 
 
 def default_launch(on: Target, kv_bytes: int, width: int) -> Parameters:

@@ -9,9 +9,9 @@ What it means is `paged_attention_reference`.
 
 import torch
 
-from servekit.kernels.kv import LayerCache
+from servekit.kernels.kv import LayerCache, cache_pointers
 from servekit.kernels.language import jit, tl, triton
-from servekit.kernels.paged_decode import cache_pointers, load_tile, scores_of
+from servekit.kernels.paged_decode import load_tile, scores_of
 from servekit.kernels.paged_step import PagedStep
 from servekit.kernels.target import Target, target
 from servekit.kernels.tuned import Parameters, launch_parameters
@@ -144,7 +144,8 @@ def _prefill_kernel(
                 query, most, total, sums, start, positions, length, kv_head,
                 keys_ptr, values_ptr, key_scales_ptr, value_scales_ptr, table, block_stride, scale,
                 KV_HEADS, D, WIDTH, BLOCK_SIZE, TILE, WINDOW, CAP, SCALED, BYTES, True)
-        result = sums / total[:, None]
+        # nothing is seen by a row of no length, the padding of a captured batch: its sums are 0
+        result = sums / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(
             out_ptr + (token * HEADS + head)[:, None] * D + d[None, :],
             result.to(query_ptr.dtype.element_ty), mask=mine,
@@ -152,13 +153,22 @@ def _prefill_kernel(
 # fmt: on
 
 
-def default_launch(on: Target, kv_bytes: int, width: int) -> Parameters:
-    """`rows` of a tile are queries times the heads that share a KV head."""
-    if on.at_least(90):
-        rows, tile = 128, 64 if kv_bytes == 2 and width <= 128 else 32
-    else:
-        rows, tile = 128 if width <= 128 and kv_bytes < 4 else 64, 32
-    return {"rows": rows, "tile": tile, "num_warps": 8, "num_stages": 2}
+def default_launch(on: Target, kv_bytes: int, width: int, group: int) -> Parameters:
+    """`rows` of a tile are queries times the heads that share a KV head.
+
+    As large as registers allow: what was seen to spill is halved, and caches of eight bits, which
+    are widened in registers, spill first. A `group` of heads that is no power of two needs
+    registers for the places of its queries.
+    """
+    rows, tile, warps = 128, 32, 8
+    uneven = group != triton.next_power_of_2(group)
+    if on.at_least(100) and (kv_bytes == 1 or width <= 64):
+        rows, warps = 64, 4
+    elif on.at_least(90):
+        tile = 64 if kv_bytes == 2 and width <= 128 else 32
+    elif width > 128 or kv_bytes == 4 or (not on.is_amd and (kv_bytes == 1 or uneven)):
+        rows = 64
+    return {"rows": rows, "tile": tile, "num_warps": warps, "num_stages": 2}
 
 
 def paged_prefill_triton(
@@ -180,13 +190,10 @@ def paged_prefill_triton(
     keys, values, as_bytes = cache_pointers(cache, on)
     width = triton.next_power_of_2(head_dim)
     kv_bytes = keys.element_size()
-    launch = dict(
-        launch_parameters(
-            "paged_prefill", f"{kv_bytes} bytes, {width} wide", default_launch(on, kv_bytes, width)
-        )
-    )
     group = heads // kv_heads
-    queries = max(1, launch.pop("rows") // triton.next_power_of_2(group))
+    default = default_launch(on, kv_bytes, width, group)
+    launch = dict(launch_parameters("paged_prefill", f"{kv_bytes} bytes, {width} wide", default))
+    queries = max(1, launch.pop("rows") // group)
     tiles = (step.tokens - step.decodes) // queries + rows - step.decodes
     _prefill_kernel[(tiles, kv_heads)](
         query,

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-MOST_SPLITS = 32
+MOST_SPLITS = 128
+"""Of one row with one KV head, which is to fill a chip alone."""
 SPLIT_TOKENS = 256
 """A split shorter than this costs more to merge than it saves."""
 

@@ -7,10 +7,19 @@ place in the block, -1 for the padding of a captured batch, which is not written
 
 import torch
 
-from servekit.kernels.kv import FP8_MAX, INT8_MAX, LEAST_SCALE, LayerCache, dequantise, quantise
+from servekit.kernels.kv import (
+    FP8_MAX,
+    INT8_MAX,
+    LEAST_SCALE,
+    LayerCache,
+    cache_pointers,
+    dequantise,
+    quantise,
+)
 from servekit.kernels.language import jit, tl, triton
 from servekit.kernels.rms_norm import rms_norm_reference
 from servekit.kernels.rope import apply_rope
+from servekit.kernels.target import target
 
 Attended = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 """Queries [N, heads, head_dim]; keys and values [N, kv_heads, head_dim] as they are stored, where
@@ -85,6 +94,19 @@ def _nearest(x):
     return (x + 12582912.0) - 12582912.0
 
 
+@jit
+def _e4m3(x):
+    """The bits of fp8 e4m3 of float32 within its range, rounded to nearest even, for chips without
+    the type. From 2^-6 on the upper bits of float32 are those of the narrow number, but for the
+    bias of the exponent; below, they count steps of 2^-9."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    small = _nearest(tl.abs(x) * 512.0).to(tl.int32)
+    code = tl.where(size < 0x3C800000, small, normal)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
 # fmt: off
 @jit
 def _put(
@@ -99,9 +121,12 @@ def _put(
         tl.store(scale_ptr + scale_at, scale)
         a = _nearest(a / scale)
         b = _nearest(b / scale)
-    if KIND == "fp8":
+    if KIND == "fp8" or KIND == "fp8 bytes":
         a = tl.minimum(tl.maximum(a, -FP8_MAX), FP8_MAX)
         b = tl.minimum(tl.maximum(b, -FP8_MAX), FP8_MAX)
+    if KIND == "fp8 bytes":
+        a = _e4m3(a)
+        b = _e4m3(b)
     STORED: tl.constexpr = cache_ptr.dtype.element_ty
     tl.store(cache_ptr + at + j, a.to(STORED), mask=mask)
     tl.store(cache_ptr + at + D // 2 + j, b.to(STORED), mask=mask)
@@ -158,7 +183,7 @@ def _rope_and_cache_kernel(
 # fmt: on
 
 
-KINDS = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
+KINDS = {torch.int8: "int8", torch.float8_e4m3fn: "fp8", torch.uint8: "fp8 bytes"}
 
 
 def rope_and_cache_triton(
@@ -183,7 +208,8 @@ def rope_and_cache_triton(
     query = qkv.new_empty((tokens, heads, head_dim))
     if tokens == 0:
         return query, None, None
-    none = cache.keys  # a pointer that is not used
+    keys, values, _ = cache_pointers(cache, target())
+    none = keys  # a pointer that is not used
     _rope_and_cache_kernel[(tokens, heads + kv_heads)](
         qkv,
         cos,
@@ -191,8 +217,8 @@ def rope_and_cache_triton(
         slots,
         none if qk_norm is None else qk_norm,
         query,
-        cache.keys,
-        cache.values,
+        keys,
+        values,
         none if cache.key_scales is None else cache.key_scales,
         none if cache.value_scales is None else cache.value_scales,
         len(slots),
@@ -206,7 +232,7 @@ def rope_and_cache_triton(
         BLOCK_SIZE=cache.block_size,
         NORM=qk_norm is not None,
         WIDE=qk_norm is not None and qk_norm.dtype != qkv.dtype,
-        KIND=KINDS.get(cache.keys.dtype, "plain"),
+        KIND=KINDS.get(keys.dtype, "plain"),
         INT8_MAX=INT8_MAX,
         FP8_MAX=FP8_MAX,
         LEAST=LEAST_SCALE,

@@ -91,6 +91,9 @@ def slow_links(config: Config) -> Iterator[str]:
         )
 
 
+STORED_KV = (*DTYPE_BYTES, "fp8", "int8")
+
+
 def cannot_run(config: Config) -> list[str]:
     """What this release plans and does not run, a phrase each; empty for what it runs."""
     found = []
@@ -99,8 +102,8 @@ def cannot_run(config: Config) -> list[str]:
         found.append(f"{parallelism.devices} devices, where it runs on one")
     if quantization.weights != "none":
         found.append(f"quantization.weights={quantization.weights}, where it holds them 16-bit")
-    if kv.dtype not in DTYPE_BYTES:
-        found.append(f"kv.dtype={kv.dtype}, where it stores 16 or 32 bits")
+    if kv.dtype not in STORED_KV:
+        found.append(f"kv.dtype={kv.dtype}, where it stores {', '.join(STORED_KV)}")
     if config.speculative.method != "none":
         found.append(f"speculative.method={config.speculative.method}, where it guesses nothing")
     return found + beyond_the_decoder(config.model.shape)

@@ -1,6 +1,8 @@
 """From the first byte fetched to the last stream drained: where a server is, and what that means.
 
-fetch ▶ start ▶ load ▶ kernels ▶ warmup ▶ ready ▶ leaving ▶ draining        failed: at any point
+fetch ▶ start ▶ load ▶ kernels ▶ trial ▶ capture ▶ warmup ▶ ready ▶ leaving ▶ draining
+
+The three from `kernels` on are a GPU's. It may come to be failed at any point.
 
 Who leaves still serves, and says that it should not be asked any more; who drains refuses.
 """

@@ -278,18 +278,20 @@ class Service:
 
 def snapshot(engine: Engine) -> dict[str, Reading]:
     stats, info = engine.stats, engine.info
-    if stats is None or info is None:
+    if info is None:
         return {}
+    # a first step that never ends leaves no numbers but this
+    known: dict[str, Reading] = {"heartbeat_age_s": engine.heartbeat.age_s}
+    if stats is None:
+        return known
+    known |= {key: one for key, one in msgspec.structs.asdict(stats).items() if one is not None}
     # where groups of layers share the blocks, a block has no tokens of its own
     each = info.capacity_tokens / max(1, stats.blocks_total)
-    readings: dict[str, Reading] = {
-        key: value for key, value in msgspec.structs.asdict(stats).items() if value is not None
-    }
     used, size = stats.blocks_total - stats.blocks_free, stats.block_size
-    return readings | {
-        "heartbeat_age_s": engine.heartbeat.age_s,
+    return known | {
         "kv_usage": used / max(1, stats.blocks_total),
         "kv_fragmentation": stats.slots_unfilled / (used * size) if used else 0.0,
+        "captured_graphs": info.graphs,
         "kv_capacity": info.capacity_tokens,
         "kv_used": round(used * each),
         "kv_cached": round(stats.blocks_remembering * each),

@@ -98,7 +98,9 @@ def workspace_component(config: Config, stage: int) -> Component:
     return Component(size, "modelled", note)
 
 
-def graphs_component(config: Config, stage: int) -> Component:
+def graphs_component(config: Config, stage: int, *, measured: int | None = None) -> Component:
+    if measured is not None:
+        return Component(measured, "exact", "as measured when they were captured")
     constants, shape = config.calibration.constants, config.model.shape
     if config.hardware.kind == "cpu":
         return Component(0, "exact", "none on a CPU")

@@ -165,17 +165,25 @@ class Ledger:
 
 
 def ledger(
-    config: Config, *, weights_bytes: int | None = None, stored_weights_bytes: int | None = None
+    config: Config,
+    *,
+    weights_bytes: int | None = None,
+    stored_weights_bytes: int | None = None,
+    graphs_bytes: int | None = None,
 ) -> Ledger:
     """What a deployment needs of each device, on its worst rank. Pure arithmetic; raises nothing.
 
-    `weights_bytes` is what the loaded weights of one device measure. `stored_weights_bytes` is what
+    `weights_bytes` is what the loaded weights of one device measure, `graphs_bytes` what captured
+    graphs do. `stored_weights_bytes` is what
     the files say that one device alone will hold, and is used where there is but one. Without
     either, weights are planned. Worst is the stage with the worst verdict, of those the one with
     the fewest blocks, of those the heaviest; there are as many blocks as the poorest stage has.
     """
     stages = stage_ledgers(
-        config, weights_bytes=weights_bytes, stored_weights_bytes=stored_weights_bytes
+        config,
+        weights_bytes=weights_bytes,
+        stored_weights_bytes=stored_weights_bytes,
+        graphs_bytes=graphs_bytes,
     )
     worst = min(
         stages,
@@ -190,23 +198,38 @@ def ledger(
 
 
 def stage_ledgers(
-    config: Config, *, weights_bytes: int | None = None, stored_weights_bytes: int | None = None
+    config: Config,
+    *,
+    weights_bytes: int | None = None,
+    stored_weights_bytes: int | None = None,
+    graphs_bytes: int | None = None,
 ) -> tuple[Ledger, ...]:
     """One for each pipeline stage, by itself; a cache of named size is as large on each."""
     return tuple(
-        stage_ledger(config, stage, measured=weights_bytes, stored=stored_weights_bytes)
+        stage_ledger(
+            config,
+            stage,
+            measured=weights_bytes,
+            stored=stored_weights_bytes,
+            graphs_bytes=graphs_bytes,
+        )
         for stage in range(config.parallelism.pipeline)
     )
 
 
 def stage_ledger(
-    config: Config, stage: int, *, measured: int | None = None, stored: int | None = None
+    config: Config,
+    stage: int,
+    *,
+    measured: int | None = None,
+    stored: int | None = None,
+    graphs_bytes: int | None = None,
 ) -> Ledger:
     total = int(config.hardware.memory_gib * GIB)
     weights = weights_component(config, stage, measured=measured, stored=stored)
     activations = activations_component(config, stage)
     workspace = workspace_component(config, stage)
-    graphs = graphs_component(config, stage)
+    graphs = graphs_component(config, stage, measured=graphs_bytes)
     runtime = runtime_component(config, empty_layout(config, stage))
     fixed = (weights, activations, workspace, graphs, runtime)
     layout, rule = kv_layout(config, total - sum(part.bytes for part in fixed), stage)

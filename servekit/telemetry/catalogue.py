@@ -59,6 +59,7 @@ GAUGES = (
         "1",
         "share of prompts in its tokens",
     ),
+    Observed("captured_graphs", "servekit_captured_graphs", "", "sizes of decode steps captured"),
     Observed("step_s", "servekit_step", "s", "time of the latest step"),
     Observed("step_budget_tokens", "servekit_step_budget_tokens", "", "tokens a step may take now"),
     Observed(

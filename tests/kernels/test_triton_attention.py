@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from servekit.kernels.attention import TorchAttention, TritonAttention
-from servekit.kernels.paged_decode import cache_pointers
+from servekit.kernels.kv import cache_pointers
 from servekit.kernels.paged_step import splits_for
 from servekit.kernels.target import Target
 from tests.kernels.interpreter import races
@@ -47,6 +47,12 @@ def check(paged: Paged, decodes: int, softcap: float | None = None) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (2, 1), (3, 1), (8, 1), (6, 2), (17, 1)])
 def test_decode_packs_the_heads_of_a_kv_head(heads: int, kv_heads: int) -> None:
     check(Paged(DECODES, heads=heads, kv_heads=kv_heads, head_dim=64), decodes=4)
+
+
+@pytest.mark.parametrize("group", [3, 5, 7, 71])
+def test_prefill_fills_its_tiles_with_any_number_of_heads(group: int) -> None:
+    rows = [(45, 60), (1, 9), (2, 2)]
+    check(Paged(rows, heads=group, kv_heads=1, head_dim=64), decodes=0)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
@@ -96,14 +102,15 @@ def test_a_soft_cap_bends_scores(softcap: float) -> None:
     check(Paged(MIXED, heads=2, kv_heads=1, head_dim=64), 1, softcap)
 
 
-def test_a_row_of_no_length_is_zero_and_disturbs_nobody() -> None:
+@pytest.mark.parametrize("one_order", [False, True])
+def test_a_row_of_no_length_is_zero_and_disturbs_nobody(one_order: bool) -> None:
     """As in the padding of a captured batch."""
     paged = Paged([(1, 30), (1, 5)], heads=2, kv_heads=1, head_dim=64)
-    alone = attended(paged, 2)
+    alone = attended(paged, 2, one_order=one_order)
     paged.query = torch.cat((paged.query, paged.query))
     paged.table = torch.cat((paged.table, torch.zeros_like(paged.table)))
     paged.rows = [(1, 30), (1, 5), (1, 0), (1, 0)]
-    both = attended(paged, 4)
+    both = attended(paged, 4, one_order=one_order)
     assert torch.equal(both[:2], alone)
     assert not both[2:].any()
 
@@ -121,18 +128,21 @@ def test_tokens_of_padding_behind_the_rows_are_zero() -> None:
 def test_splits_are_merged_in_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
     paged = Paged([(1, 300), (1, 3)], heads=2, kv_heads=1, head_dim=64)
     expected = paged.attended(64**-0.5)
-    for splits in (1, 2, 16, 32):
+    for splits in (1, 2, 16, 32, 128):
         monkeypatch.setattr("servekit.kernels.attention.splits_for", lambda *_, n=splits: n)
         got = attended(paged, 2)
         torch.testing.assert_close(got.double(), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_a_token_is_the_same_alone_in_any_batch_and_in_any_chunk() -> None:
-    whole = Paged([(50, 50)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_token_is_the_same_alone_in_any_batch_and_in_any_chunk(window: int | None) -> None:
+    whole = Paged([(50, 50)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16, window=window)
     expected = attended(whole, 0, one_order=True)
     for start, end in [(0, 1), (0, 33), (33, 50), (49, 50)]:
         for others in (False, True):
-            part = Paged([(50, 50)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
+            part = Paged(
+                [(50, 50)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16, window=window
+            )
             part.query, part.rows = part.query[start:end], [(end - start, end)]
             if others:
                 part.rows = [(end - start, end), (end - start, end)]
@@ -159,7 +169,8 @@ def test_the_torch_path_reads_back_what_it_was_not_given() -> None:
 @pytest.mark.parametrize(
     ("rows", "kv_heads", "tokens", "splits"),
     [
-        (1, 8, 131072, 32),
+        (1, 8, 131072, 64),
+        (1, 1, 131072, 128),
         (1, 8, 300, 2),
         (1, 8, 256, 1),
         (16, 8, 131072, 4),

@@ -84,7 +84,7 @@ def test_the_models_of_this_release_run() -> None:
         ("parallelism=tp2", "2 devices"),
         ("parallelism.data=2", "2 devices"),
         ("quantization=fp8", "quantization.weights=fp8"),
-        ("kv.dtype=fp8", "kv.dtype=fp8"),
+        ("kv.dtype=int4", "kv.dtype=int4"),
         ("speculative=ngram", "speculative.method=ngram"),
         ("model=deepseek_v3 hardware=b300 parallelism=tp8", "latent attention"),
         ("model=mixtral_8x7b hardware=b200", "a mixture of experts"),

@@ -101,11 +101,11 @@ def test_several_devices_are_planned_but_not_run() -> None:
 def test_all_that_is_not_run_is_one_message() -> None:
     shape = tiny_shape(sliding_window=32, full_attention_layers=(2,), gated_mlp=False)
     config = tiny_config(
-        model={"shape": shape}, kv={"hybrid": True, "dtype": "int8", "capacity_tokens": 2048}
+        model={"shape": shape}, kv={"hybrid": True, "dtype": "int4", "capacity_tokens": 2048}
     )
     with pytest.raises(NotBuilt) as refused:
         check(plan(config), devices=[])
     assert refused.value.message == (
-        "tiny is planned but not run by this release: kv.dtype=int8, where it stores 16 or 32 "
-        "bits; an MLP without a gate"
+        "tiny is planned but not run by this release: kv.dtype=int4, where it stores bfloat16, "
+        "float16, float32, fp8, int8; an MLP without a gate"
     )

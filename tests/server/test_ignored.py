@@ -8,6 +8,7 @@ import pytest
 
 from servekit.model.chat import ChatTemplate
 from servekit.server.ignored import MAX_HEADER, listed
+from servekit.server.parse import INSTEAD
 from tests.conftest import tiny_config
 from tests.server.conftest import FakeEngine, Running, chat_body
 
@@ -88,6 +89,14 @@ def test_a_constraint_of_another_server_is_refused_on_every_route(
     answer = http.post(path, json={**body, name: {"a": 1}})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize(("name", "instead"), INSTEAD.items())
+def test_a_constraint_of_another_server_is_told_what_it_is_called_here(
+    http: httpx.Client, name: str, instead: str
+) -> None:
+    error = http.post(CHAT, json=chat_body(**{name: {"a": 1}})).json()["error"]
+    assert f"send {instead} " in error["message"]
 
 
 def strict(http: httpx.Client, **fields: Any) -> httpx.Response:

@@ -59,6 +59,11 @@ def test_every_state_has_its_answers(
     in_state(state)
     paths = ("/livez", "/readyz", "/startupz", "/v1/models")
     assert [http.get(path).status_code for path in paths] == [livez, readyz, startupz, models]
+    for path, status in (("/livez", livez), ("/readyz", readyz)):
+        reasons = http.get(path).json()["reasons"]
+        assert bool(reasons) == (status == 503), "whoever says no says why"
+        assert all(reasons)
+    assert {"state", "phases", "elapsed_s"} <= http.get("/startupz").json().keys()
     assert http.get("/health").status_code == readyz
     assert http.get("/version").status_code == 200
     assert http.get("/metrics").status_code == 200

@@ -79,6 +79,29 @@ def test_a_finished_request_has_one_line(metered: Metered, stream: bool) -> None
     assert (usage["completion_tokens"], entry["cached_tokens"]) == (28, 16)
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+@pytest.mark.parametrize("fields", [{}, {"n": 4}, {"stop": "wor"}, {"max_tokens": 3, "n": 2}])
+def test_usage_streamed_is_usage_whole_is_what_the_ledger_and_the_counters_say(
+    metered: Metered, path: str, fields: dict[str, Any]
+) -> None:
+    body = {**(chat_body() if path == CHAT else {"model": "tiny", "prompt": "hi"}), **fields}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    streamed = metered.http.post(path, json=body | options)
+    usages = [json.loads(chunks_of(streamed.text)[-2])["usage"]]
+    usages.append(metered.http.post(path, json=body).json()["usage"])
+    assert usages[0] == usages[1]
+    for usage, entry in zip(usages, metered.entries(), strict=True):
+        assert entry["prompt_tokens"] == usage["prompt_tokens"]
+        assert entry["completion_tokens"] == usage["completion_tokens"]
+        assert entry["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
+    counted = {kind: count for (_, _, kind), count in metered.tokens().items() if count}
+    assert counted == {
+        "prompt": 2 * usages[0]["prompt_tokens"],
+        "cached": 2 * usages[0]["prompt_tokens_details"]["cached_tokens"],
+        "completion": 2 * usages[0]["completion_tokens"],
+    }
+
+
 def test_tokens_are_counted_by_tenant_and_key(metered: Metered) -> None:
     for key in ("sk", "sk-2", "sk-2"):
         assert metered.http.post(CHAT, json=chat_body(), headers=bearer(key)).status_code == 200

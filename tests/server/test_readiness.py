@@ -1,5 +1,6 @@
 """/readyz and /livez: reasons, one by one."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,9 @@ def test_an_engine_not_heard_for_a_while_is_alive_and_not_ready(
     alive = http.get("/livez")
     assert alive.status_code == 200
     assert 7 <= alive.json()["heartbeat_age_s"] < alive.json()["heartbeat_limit_s"] == 10
+    metrics = http.get("/metrics").text
+    (age,) = re.findall(r"^servekit_engine_heartbeat_age_seconds (\S+)", metrics, re.MULTILINE)
+    assert 7 <= float(age) < 10
     assert http.get("/readyz").json()["reasons"] == ["the engine was last heard 7 s ago"]
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import yaml
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servekit.config.base import DTYPE_BYTES
+from servekit.config.engine import KERNEL_OPS
 from servekit.config.folders import search_folders
 from servekit.config.origins import LOADER
 from servekit.config.schema import HardwareConfig
@@ -66,6 +68,7 @@ def to_json(seen: Machine, found: Found) -> dict[str, Any]:
             "float32_tflops": seen.float32_tflops,
             "bf16_tflops": bf16_tflops(seen),
         },
+        "kernels": dict.fromkeys(KERNEL_OPS, kernels(seen)[0]),
         "standing": standing(seen, found),
         "models": {"run": models.run, "planned_only": models.planned},
     }
@@ -161,9 +164,20 @@ def facts(seen: Machine) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_column(style="dim", no_wrap=True)
-    for name, value, how in [*accelerator_facts(seen), *cpu_facts(seen)]:
+    by, why = kernels(seen)
+    kinds = ("kernels", f"{by}: {', '.join(KERNEL_OPS)}", why)
+    for name, value, how in [*accelerator_facts(seen), *cpu_facts(seen), kinds]:
         table.add_row(name, value, how)
     return table
+
+
+def kernels(seen: Machine) -> tuple[str, str]:
+    """What engine.kernels=auto comes to here, and why."""
+    if not seen.devices:
+        return "torch", "no GPU"
+    if find_spec("triton") is None:
+        return "torch", "pip install triton, or engine.kernels=torch"
+    return "triton", "a GPU"
 
 
 def accelerator_facts(seen: Machine) -> list[tuple[str, str, str]]:

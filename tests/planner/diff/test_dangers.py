@@ -56,14 +56,14 @@ def test_a_dangerous_change_is_said(before: str, after: str, said: str) -> None:
     assert said in note
 
 
-@pytest.mark.parametrize("word", ["kv.dtype=fp8", "quantization=fp8", "parallelism=tp2"])
+@pytest.mark.parametrize("word", ["kv.dtype=int4", "quantization=fp8", "parallelism=tp2"])
 def test_a_change_that_would_not_be_launched_is_said_first(word: str) -> None:
     first, *_ = notes(*sides(BASE, f"{BASE} {word}"))
     assert first.startswith(PLANS)
 
 
 def test_what_was_only_planned_before_is_not_said_again() -> None:
-    before = f"{BASE} kv.dtype=fp8"
+    before = f"{BASE} kv.dtype=int4"
     assert not [n for n in notes(*sides(before, f"{before} server.port=9001")) if PLANS in n]
 
 

@@ -151,6 +151,17 @@ def test_json_has_the_option_and_how_sure_it_is(
     assert report["standing"]["bf16_tflops"] == "guess"
 
 
+def test_kernels_are_triton_s_where_there_is_a_gpu_and_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert doctor.kernels(machine()) == ("torch", "no GPU")
+    card = machine("NVIDIA H100 80GB HBM3, 81559")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    assert doctor.kernels(card)[0] == "triton"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert doctor.kernels(card) == ("torch", "pip install triton, or engine.kernels=torch")
+
+
 def test_models_that_the_decoder_lacks_are_only_planned() -> None:
     models = doctor.fitting(option(machine("NVIDIA H200, 143771")))
     assert "llama3_8b" in models.run

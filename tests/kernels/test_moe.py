@@ -1,0 +1,122 @@
+"""Experts by Triton: routing, order, products and their sum."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from servekit.kernels.moe import moe_reference, moe_triton
+from servekit.kernels.moe_routing import Routes, align, route_reference, route_triton
+from tests.kernels.devices import DEVICE, generator
+from tests.kernels.interpreter import races
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Relative to the largest result: three roundings of the dtype, sums in another order."""
+
+
+def random(*size: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*size, generator=generator(seed), device=DEVICE).to(dtype)
+
+
+@pytest.fixture
+def nan_in_fresh_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def filled(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        value = torch.nan if dtype.is_floating_point else 99
+        return torch.full(size, value, dtype=dtype, device=device)
+
+    monkeypatch.setattr(torch, "empty", filled)
+
+
+def routes_to(experts: list[list[int]]) -> Routes:
+    chosen = torch.tensor(experts, dtype=torch.int32, device=DEVICE)
+    return Routes(random(*chosen.shape, seed=5).softmax(-1), chosen)
+
+
+def one_by_one(
+    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, routes: Routes
+) -> torch.Tensor:
+    """In float64, a token and a choice at a time."""
+    out = torch.zeros(x.shape, dtype=torch.float64, device=DEVICE)
+    for t, chosen in enumerate(routes.experts.tolist()):
+        for j, expert in enumerate(chosen):
+            gate, up = (gate_up[expert].double() @ x[t].double()).chunk(2)
+            inner = gate * torch.sigmoid(gate) * up
+            out[t] += routes.weights[t, j].double() * (down[expert].double() @ inner)
+    return out
+
+
+@pytest.mark.usefixtures("nan_in_fresh_memory")
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(5, 8, 2), (1, 60, 6), (3, 1, 1)])
+def test_routing(score: str, renormalise: bool, tokens: int, experts: int, top_k: int) -> None:
+    logits = random(tokens, experts, dtype=torch.bfloat16)
+    got = route_triton(logits, top_k, score, renormalise)
+    expected = route_reference(logits, top_k, score, renormalise)
+    torch.testing.assert_close(got.weights, expected.weights)
+    assert torch.equal(got.experts, expected.experts)
+
+
+@pytest.mark.parametrize("route", [route_reference, route_triton])
+def test_the_first_of_equal_experts_goes_before(route: Callable[..., Routes]) -> None:
+    logits = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]], device=DEVICE)
+    routes = route(logits, 2, "softmax", True)
+    assert routes.experts.tolist() == [[1, 2], [0, 1]]
+    assert routes.weights.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_experts_of_nan_stay_in_their_bounds_and_differ() -> None:
+    logits = torch.full((1, 5), torch.nan, device=DEVICE)
+    assert route_triton(logits, 3, "softmax", True).experts.tolist() == [[0, 1, 2]]
+
+
+def test_slots_by_expert_in_whole_tiles() -> None:
+    experts = torch.tensor([[2, 0], [2, 3], [2, 0]], device=DEVICE)
+    order = align(experts, 4, 2)
+    assert order.slots.tolist() == [1, 5, 0, 2, 4, 6, 3, 6, 6, 6]
+    assert order.tile_experts.tolist() == [0, 2, 2, 3, 4]
+
+
+def test_there_is_a_tile_for_each_slot_in_the_worst_routing() -> None:
+    for experts in ([[0, 1], [2, 3]], [[0, 0], [0, 0]], [[3, 3], [3, 1]]):
+        order = align(torch.tensor(experts, device=DEVICE), 4, 3)
+        assert sorted(slot for slot in order.slots.tolist() if slot < 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("nan_in_fresh_memory")
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    "experts",
+    [[[1, 4]], [[2, 0]] * 19, [[0, 1], [3, 4], [4, 0], [1, 3]]],
+    ids=["one token", "two experts take all", "one without a token"],
+)
+def test_experts(dtype: torch.dtype, experts: list[list[int]]) -> None:
+    routes = routes_to(experts)
+    x, gate_up = random(len(experts), 40, dtype=dtype), random(5, 66, 40, dtype=dtype, seed=1)
+    down = random(5, 40, 33, dtype=dtype, seed=2)
+    expected = one_by_one(x, gate_up, down, routes)
+    for got in (
+        moe_triton(x, gate_up, down, routes, "silu"),
+        moe_reference(x, gate_up, down, routes, "silu"),
+    ):
+        tolerance = TOLERANCE[dtype]
+        atol = tolerance * expected.abs().max().item()
+        torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=atol)
+
+
+def test_many_tokens_an_expert_and_no_two_writes_of_one_place() -> None:
+    dtype = torch.bfloat16
+    routes = route_triton(random(70, 2), 1, "sigmoid", False)
+    x, gate_up = random(70, 24, dtype=dtype), random(2, 32, 24, dtype=dtype, seed=1)
+    down = random(2, 24, 16, dtype=dtype, seed=2)
+    with races():
+        got = moe_triton(x, gate_up, down, routes, "silu")
+    assert torch.equal(got, moe_triton(x, gate_up, down, routes, "silu"))
+    expected = one_by_one(x, gate_up, down, routes)
+    torch.testing.assert_close(got.double(), expected, rtol=3e-2, atol=3e-2 * expected.max().item())
+
+
+def test_no_tokens() -> None:
+    routes = route_triton(random(0, 4), 2, "softmax", True)
+    got = moe_triton(random(0, 8), random(4, 12, 8), random(4, 8, 6), routes, "silu")
+    assert got.shape == (0, 8)
