@@ -7,7 +7,7 @@ import torch
 from benchmarks.kernels.cases import TILE_PRODUCTS, WARP_PRODUCTS, Case, meta
 from servekit.kernels.matmul import matmul_triton
 from servekit.kernels.moe import moe_triton
-from servekit.kernels.moe_routing import Routes, route_triton
+from servekit.kernels.moe_routing import Routes, Routing, route_triton
 from servekit.kernels.quantised_matmul import QuantisedWeight, quantised_matmul_triton
 
 N, K, GROUP = 4096, 4096, 128
@@ -46,8 +46,10 @@ def _weights() -> dict[str, QuantisedWeight]:
 
 
 def _experts() -> Iterator[Case]:
-    logits = meta(FEW, EXPERTS)
-    yield Case("moe_routing", "softmax", lambda: route_triton(logits, TOP_K, "softmax", True), {})
+    logits, correction = meta(FEW, EXPERTS), meta(EXPERTS, dtype=torch.float32)
+    softmax, sigmoid = Routing(TOP_K, "softmax", True), Routing(TOP_K, "sigmoid", True, scale=2.5)
+    yield Case("moe_routing", "softmax", lambda: route_triton(logits, softmax), {})
+    yield Case("moe_routing", "corrected", lambda: route_triton(logits, sigmoid, correction), {})
     gate_up, down = meta(EXPERTS, 2 * INNER, HIDDEN), meta(EXPERTS, HIDDEN, INNER)
     for tokens, products in ((FEW, WARP_PRODUCTS), (1024, TILE_PRODUCTS)):
         x, size = meta(tokens, HIDDEN), (tokens, TOP_K)
@@ -58,3 +60,11 @@ def _experts() -> Iterator[Case]:
             lambda x=x, routes=routes: moe_triton(x, gate_up, down, routes, "silu"),
             products,
         )
+    x, size = meta(FEW, HIDDEN), (FEW, TOP_K)
+    routes = Routes(meta(*size, dtype=torch.float32), meta(*size, dtype=torch.int32))
+    yield Case(
+        "moe",
+        "in one order",
+        lambda: moe_triton(x, gate_up, down, routes, "silu", one_order=True),
+        TILE_PRODUCTS,
+    )

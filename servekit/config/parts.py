@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servekit.config.base import Count, CountOrZero, Dtype, Group
+from servekit.config.base import Count, CountOrZero, Dtype, Group, PositiveFloat
 
 
 class Indexer(Group):
@@ -40,6 +40,11 @@ class Moe(Group):
         description="width of all shared experts of a layer together; 0: none"
     )
     shared_gate: bool = Field(description="a gate of one output scales the shared experts")
+    router: Literal["softmax", "sigmoid", "other"] = Field(
+        description="how a token's experts are scored: softmax over all, or sigmoid of each"
+    )
+    renormalise: bool = Field(description="weights of a token's experts are divided by their sum")
+    routed_scale: PositiveFloat = Field(description="weights of routed experts are times this")
     router_bias: bool = Field(description="the router adds a bias, or corrects its scores by one")
     expert_bias: bool = Field(description="projections of the experts add a bias")
     dense_layers: tuple[int, ...] = Field(

@@ -10,7 +10,7 @@ from servekit.config.schema import Config
 from servekit.engine.messages import Sampling
 from servekit.engine.runner import Runner
 from servekit.errors import WeightsError
-from servekit.model.sizes import sizes_up_to
+from servekit.kernels.sizes import sizes_up_to
 from servekit.scheduler.batch import Batch, Decodes, Row
 from servekit.spec.kv import KvLayout
 from servekit.spec.tensors import ceil_div

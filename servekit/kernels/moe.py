@@ -2,8 +2,12 @@
 
 Products of all experts are one launch over tokens in the order of their experts; weighted results
 are added in the order of a token's choices. Deterministic. A token's result depends on the others
-only by the tile that the number of tokens chooses.
+only by the tile that the number of tokens chooses, and not at all in one order.
 """
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +15,14 @@ import torch.nn.functional as F
 from servekit.kernels.gated import gated_activation_reference, gated_activation_triton
 from servekit.kernels.language import jit, tl, triton
 from servekit.kernels.matmul import rows_bucket
-from servekit.kernels.moe_routing import Alignment, Routes, align
+from servekit.kernels.moe_routing import (
+    Alignment,
+    Routes,
+    align,
+    route_reference,
+    route_triton,
+)
+from servekit.kernels.sizes import padded
 from servekit.kernels.target import Target, target
 from servekit.kernels.tuned import Parameters, launch_parameters
 
@@ -21,15 +32,26 @@ def moe_reference(
 ) -> torch.Tensor:
     """x [T, H] by gate_up [E, 2 I, H] and down [E, H, I] of each token's experts, weighted.
 
-    Each product is rounded to x's dtype; the weighted sum is in float32.
+    Each product is rounded to x's dtype; the weighted sum is in float32, in the order of a token's
+    choices. An expert computes its tokens together; how many those are is read on the host.
     """
+    (tokens, width), top_k = x.shape, routes.experts.shape[1]
+    flat = routes.experts.flatten().long()
+    by_expert = flat.argsort(stable=True)
+    counts = flat.bincount(minlength=len(down)).tolist()
+    parts = x.new_empty((tokens * top_k, width))
+    for expert, slots in enumerate(by_expert.split(counts)):
+        if not len(slots):
+            continue
+        size = padded(len(slots)) if x.is_cpu else len(slots)
+        rows = F.pad(x[slots // top_k], (0, 0, 0, size - len(slots)))
+        inner = gated_activation_reference(F.linear(rows, gate_up[expert]), activation)
+        parts[slots] = F.linear(inner, down[expert])[: len(slots)]
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for choice in range(routes.experts.shape[1]):
-        for expert in range(len(down)):
-            tokens = (routes.experts[:, choice] == expert).nonzero()[:, 0]
-            inner = gated_activation_reference(F.linear(x[tokens], gate_up[expert]), activation)
-            part = F.linear(inner, down[expert]).float()
-            out[tokens] += part * routes.weights[tokens, choice, None]
+    for part, weight in zip(
+        parts.view(tokens, top_k, width).unbind(1), routes.weights.unbind(1), strict=True
+    ):
+        out += part.float().mul_(weight[:, None])
     return out.to(x.dtype)
 
 
@@ -78,25 +100,39 @@ def _combine_kernel(
 # fmt: on
 
 
+FULL_TILE = 64
+"""Rows of a tile that tensor cores fill: chips sum in another order with instructions for fewer."""
+
+
 def default_launch(on: Target, slots_an_expert: int, element_bytes: int) -> Parameters:
-    """Tiles of 16 rows while an expert gets few, else of 64: the tensor cores' full size."""
+    """Tiles of 16 rows while an expert gets few, else full ones."""
     if element_bytes == 4:
         return {"BM": 16, "BN": 32, "BK": 32, "num_warps": 4, "num_stages": 2}
     stages = 2 if on.is_amd else 3
-    rows = 16 if slots_an_expert <= 16 else 64
+    rows = 16 if slots_an_expert <= 16 else FULL_TILE
     return {"BM": rows, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": stages}
 
 
 def moe_triton(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, routes: Routes, activation: str
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    routes: Routes,
+    activation: str,
+    *,
+    one_order: bool = False,
 ) -> torch.Tensor:
-    """As `moe_reference`; weights are contiguous and of x's dtype."""
+    """As `moe_reference`; weights are contiguous and of x's dtype. Nothing is read on the host.
+
+    `one_order`: tiles do not follow the number of tokens, so that a token's result has the same
+    bits alone and beside any others; few tokens then leave most of a tile empty.
+    """
     (tokens, width), (experts, _, inner) = x.shape, down.shape
     top_k = routes.experts.shape[1]
     out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
     if tokens == 0:
         return out
-    share, size = -(-tokens * top_k // experts), x.element_size()
+    share, size = FULL_TILE if one_order else -(-tokens * top_k // experts), x.element_size()
     key = f"{size} bytes, {experts} experts, {rows_bucket(share)}x{width}x{inner}"
     launch = launch_parameters("moe", key, default_launch(target(), share, size))
     order = align(routes.experts, experts, launch["BM"])
@@ -134,3 +170,20 @@ def _grouped(
         **launch,
     )
     return out
+
+
+class Experts(NamedTuple):
+    """The two halves of a mixture: which experts, and what they say."""
+
+    route: Callable[..., Routes]
+    """logits [T, experts], Routing, correction [experts] or None."""
+    mix: Callable[..., torch.Tensor]
+    """As `moe_reference`."""
+
+
+def experts_torch() -> Experts:
+    return Experts(route_reference, moe_reference)
+
+
+def experts_triton(*, one_order: bool) -> Experts:
+    return Experts(route_triton, partial(moe_triton, one_order=one_order))

@@ -10,6 +10,19 @@ import torch
 from servekit.kernels.language import jit, tl, triton
 
 
+class Routing(NamedTuple):
+    """How `top_k` experts are chosen for a token, and weighted.
+
+    `score` is "softmax" over all experts (Mixtral, Qwen) or "sigmoid" of each (DeepSeek-V3).
+    `renormalise`: the weights of a token are divided by their sum. Then they are times `scale`.
+    """
+
+    top_k: int
+    score: str
+    renormalise: bool
+    scale: float = 1.0
+
+
 class Routes(NamedTuple):
     """`weights` float32 [T, top_k] and `experts` int32 [T, top_k], the best first."""
 
@@ -28,26 +41,33 @@ class Alignment(NamedTuple):
     tile_experts: torch.Tensor
 
 
-def route_reference(logits: torch.Tensor, top_k: int, score: str, renormalise: bool) -> Routes:
-    """The `top_k` best of logits [T, experts]; the first of equal ones.
+LEAST_SUM = 1e-20
+"""Added to a sum that divides, which sigmoids of very low logits make 0."""
 
-    `score` is "softmax" over all experts (Mixtral, Qwen3) or "sigmoid" of each. `renormalise`: the
-    weights of a token sum to 1, as Mixtral's and Qwen3's do.
+
+def route_reference(
+    logits: torch.Tensor, routing: Routing, correction: torch.Tensor | None = None
+) -> Routes:
+    """Experts for logits [T, experts]; the first of equal ones.
+
+    `correction` float32 [experts] is added to the scores that choose, not to the weights.
     """
     wide = logits.float()
-    scores = wide.softmax(-1) if score == "softmax" else wide.sigmoid()
-    experts = wide.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
+    scores = wide.softmax(-1) if routing.score == "softmax" else wide.sigmoid()
+    merits = wide if correction is None else scores + correction
+    experts = merits.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_k]
     weights = scores.gather(1, experts)
-    if renormalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return Routes(weights, experts.int())
+    if routing.renormalise:
+        weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
+    return Routes(weights * routing.scale, experts.int())
 
 
 # fmt: off
 @jit
 def _route_kernel(
-    logits_ptr, weights_ptr, experts_ptr, EXPERTS: tl.constexpr, WIDTH: tl.constexpr,
-    TOP_K: tl.constexpr, KEPT: tl.constexpr, SOFTMAX: tl.constexpr, RENORMALISE: tl.constexpr,
+    logits_ptr, correction_ptr, weights_ptr, experts_ptr, scale, least_sum,
+    EXPERTS: tl.constexpr, WIDTH: tl.constexpr, TOP_K: tl.constexpr, KEPT: tl.constexpr,
+    SOFTMAX: tl.constexpr, CORRECTED: tl.constexpr, RENORMALISE: tl.constexpr,
 ):
     """A program a token; the best of what is left is taken TOP_K times."""
     row = tl.program_id(0).to(tl.int64)
@@ -60,12 +80,15 @@ def _route_kernel(
         scores = raised / tl.sum(raised, 0)
     else:
         scores = 1.0 / (1.0 + tl.exp(-logits))
+    merits = logits
+    if CORRECTED:
+        merits = scores + tl.load(correction_ptr + i, mask=inside, other=0.0)
     left = inside
     weights = tl.zeros((KEPT,), tl.float32)
     experts = tl.zeros((KEPT,), tl.int32)
     for choice in tl.static_range(TOP_K):
-        best = tl.max(tl.where(left, logits, float("-inf")), 0)
-        expert = tl.min(tl.where(left & (logits == best), i, WIDTH), 0)
+        best = tl.max(tl.where(left, merits, float("-inf")), 0)
+        expert = tl.min(tl.where(left & (merits == best), i, WIDTH), 0)
         # a NaN is no best: any expert that is left, so that what follows stays in its bounds
         expert = tl.where(expert == WIDTH, tl.min(tl.where(left, i, WIDTH), 0), expert)
         weight = tl.sum(tl.where(i == expert, scores, 0.0), 0)
@@ -73,29 +96,35 @@ def _route_kernel(
         experts = tl.where(j == choice, expert, experts)
         left = left & (i != expert)
     if RENORMALISE:
-        weights /= tl.sum(weights, 0)
-    tl.store(weights_ptr + row * TOP_K + j, weights, mask=j < TOP_K)
+        weights /= tl.sum(weights, 0) + least_sum
+    tl.store(weights_ptr + row * TOP_K + j, weights * scale, mask=j < TOP_K)
     tl.store(experts_ptr + row * TOP_K + j, experts, mask=j < TOP_K)
 # fmt: on
 
 
-def route_triton(logits: torch.Tensor, top_k: int, score: str, renormalise: bool) -> Routes:
+def route_triton(
+    logits: torch.Tensor, routing: Routing, correction: torch.Tensor | None = None
+) -> Routes:
     """As `route_reference`; a token's result does not depend on the others."""
     tokens, experts = logits.shape
-    size, device = (tokens, top_k), logits.device
+    size, device = (tokens, routing.top_k), logits.device
     weights = torch.empty(size, dtype=torch.float32, device=device)
     chosen = torch.empty(size, dtype=torch.int32, device=device)
     if tokens:
         _route_kernel[(tokens,)](
             logits.contiguous(),
+            weights if correction is None else correction,
             weights,
             chosen,
+            routing.scale,
+            LEAST_SUM,
             EXPERTS=experts,
             WIDTH=triton.next_power_of_2(experts),
-            TOP_K=top_k,
-            KEPT=triton.next_power_of_2(top_k),
-            SOFTMAX=score == "softmax",
-            RENORMALISE=renormalise,
+            TOP_K=routing.top_k,
+            KEPT=triton.next_power_of_2(routing.top_k),
+            SOFTMAX=routing.score == "softmax",
+            CORRECTED=correction is not None,
+            RENORMALISE=routing.renormalise,
             num_warps=1,
         )
     return Routes(weights, chosen)

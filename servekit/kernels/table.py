@@ -14,6 +14,7 @@ from servekit.kernels.attention import Attention, TorchAttention, TritonAttentio
 from servekit.kernels.gated import gated_activation_reference, gated_activation_triton
 from servekit.kernels.language import HAS_TRITON
 from servekit.kernels.matmul import matmul_reference, matmul_triton
+from servekit.kernels.moe import Experts, experts_torch, experts_triton
 from servekit.kernels.rms_norm import (
     add_rms_norm_reference,
     add_rms_norm_triton,
@@ -27,7 +28,7 @@ from servekit.kernels.rope_and_cache import (
 )
 from servekit.kernels.target import interpreted
 
-OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention")
+OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention", "moe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Kernels:
     gated_activation: Callable[[torch.Tensor, str], torch.Tensor]
     rope_and_cache: Callable[..., Attended]
     attention: Attention
+    moe: Experts
     linear: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
     def __str__(self) -> str:
@@ -82,6 +84,7 @@ def choose(
             "torch": TorchAttention(gather_tokens, read_back=by["rope_and_cache"] == "triton"),
             "triton": TritonAttention(one_order=deterministic),
         },
+        "moe": {"torch": experts_torch(), "triton": experts_triton(one_order=deterministic)},
     }
     chosen = {op: functions[op][kind] for op, kind in by.items()}
     linear, kind = (matmul_triton, "triton") if deterministic else (matmul_reference, "torch")

@@ -111,6 +111,8 @@ def facts_of(shape: Shape) -> dict[str, Any]:
     facts["attention_scale"] = shape.attention_scale or shape.head_dim**-0.5
     if shape.sliding_window is None:
         del facts["full_attention_layers"]
+    moe = facts.pop("moe") or {"experts": 0}
+    facts |= {f"moe.{key}": value for key, value in moe.items()}
     facts |= _rope_facts("rope", shape.rope)
     if shape.sliding_window is not None:
         facts |= _rope_facts("local_rope", shape.local_rope or shape.rope)

@@ -10,18 +10,21 @@ from servekit.config.shape import Shape
 from servekit.errors import NotBuilt
 from servekit.kernels.attention import Lengths
 from servekit.kernels.rope import rope_tables
+from servekit.kernels.sizes import padded
 from servekit.kernels.table import OPS, choose
 from servekit.model.cache import DTYPES, KvCache
+from servekit.model.experts import Experts
 from servekit.model.inputs import StepInputs
-from servekit.model.layers import Layer, LayerStep, Norm, Place, empty
+from servekit.model.layers import Layer, LayerStep, Mlp, Norm, Place, empty
 from servekit.model.rope import inverse_frequencies
-from servekit.model.sizes import padded
 from servekit.spec.activations import GATHER_TOKENS
 from servekit.spec.decodable import beyond_the_decoder
 
 
 class Decoder(nn.Module):
-    """Llama, Qwen 2 and 3, Mistral, Gemma 2 and 3; parameters are left for a loader to set.
+    """Llama, Mistral, Gemma 2 and 3, Qwen 2 and 3, and those of them with experts.
+
+    Parameters are left for a loader to set.
 
     Raises NotBuilt for a shape with parts that it does not compute.
     """
@@ -35,7 +38,9 @@ class Decoder(nn.Module):
         self.device = device
         self.compute_by(dict.fromkeys(OPS, "torch"))
         self.embedding = empty(shape.vocab_size, shape.hidden_size, dtype=self.dtype, device=device)
-        self.layers = nn.ModuleList(Layer(shape, self.dtype, device) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(
+            Layer(shape, self._mlp(index), self.dtype, device) for index in range(shape.layers)
+        )
         self.norm = Norm(shape.hidden_size, shape=shape, dtype=self.dtype, device=device)
         self.head = (
             self.embedding
@@ -51,6 +56,12 @@ class Decoder(nn.Module):
             rope = shape.rope if window is None or shape.local_rope is None else shape.local_rope
             inv_freq, rope_scale = inverse_frequencies(rope, shape.head_dim)
             self.frequencies[window] = (inv_freq.to(device), rope_scale)
+
+    def _mlp(self, layer: int) -> Mlp | Experts:
+        shape, dtype, device = self.shape, self.dtype, self.device
+        if layer in shape.moe_layers:
+            return Experts(shape, dtype, device)
+        return Mlp(shape, shape.intermediate_size, bias=shape.mlp_bias, dtype=dtype, device=device)
 
     def compute_by(self, asked: Mapping[str, str], *, deterministic: bool = False) -> None:
         """Triton or torch for each operation, until further notice; see `choose`."""

@@ -4,7 +4,7 @@ Parameters are allocated but not set: `weights.load_decoder` fills them. Gradien
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -129,11 +129,20 @@ class Attention(nn.Module):
         return held
 
 
+class FeedForward(Protocol):
+    """What computes each token by itself."""
+
+    def __call__(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor: ...
+
+    def places(self) -> Place: ...
+
+
 class Mlp(nn.Module):
-    def __init__(self, shape: Shape, dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, shape: Shape, width: int, *, bias: bool = False, dtype: torch.dtype, device: str
+    ) -> None:
         super().__init__()
         self.activation = shape.activation
-        width, bias = shape.intermediate_size, shape.mlp_bias
         self.gate_up = Projection(
             shape.hidden_size, 2 * width, bias=bias, dtype=dtype, device=device
         )
@@ -151,16 +160,19 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP, each added to the stream; Gemma norms what is added, too."""
+    """Pre-norm attention and MLP, each added to the stream; Gemma norms what is added, too.
 
-    def __init__(self, shape: Shape, dtype: torch.dtype, device: str) -> None:
+    `mlp` may be a mixture of experts.
+    """
+
+    def __init__(self, shape: Shape, mlp: FeedForward, dtype: torch.dtype, device: str) -> None:
         super().__init__()
 
         def norm() -> Norm:
             return Norm(shape.hidden_size, shape=shape, dtype=dtype, device=device)
 
         self.attention = Attention(shape, dtype, device)
-        self.mlp = Mlp(shape, dtype, device)
+        self.mlp = mlp
         self.before_attention, self.before_mlp = norm(), norm()
         self.after_attention = norm() if shape.post_norms else None
         self.after_mlp = norm() if shape.post_norms else None
@@ -184,7 +196,7 @@ class Layer(nn.Module):
         attended = self.attention(normed, step, cache)
         if self.after_attention is not None:
             attended = self.after_attention(attended, kernels)
-        mixed: torch.Tensor = self.mlp(self.before_mlp.added(attended, residual, kernels), kernels)
+        mixed = self.mlp(self.before_mlp.added(attended, residual, kernels), kernels)
         if self.after_mlp is not None:
             mixed = self.after_mlp(mixed, kernels)
         return mixed

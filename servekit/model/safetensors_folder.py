@@ -5,6 +5,7 @@ them, and loading would seem to take the weights twice.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ SINGLE = "model.safetensors"
 
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 """Before a tensor's name in its decoder; the first ones are of multimodal Gemma 3."""
+
+SPELLINGS = {
+    r"\.block_sparse_moe\.": ".mlp.",
+    r"(\.experts\.\d+)\.w1\.": r"\1.gate_proj.",
+    r"(\.experts\.\d+)\.w3\.": r"\1.up_proj.",
+    r"(\.experts\.\d+)\.w2\.": r"\1.down_proj.",
+    r"\.mlp\.(shared_experts|shared_mlp)\.": ".mlp.shared_expert.",
+    r"\.mlp\.router\.gate\.": ".mlp.gate.",
+    r"\.mlp\.(expert_bias|e_score_correction_bias)$": ".mlp.gate.e_score_correction_bias",
+}
+"""What families call parts of a mixture of experts, and Qwen does: Mixtral, DeepSeek, Hunyuan."""
 
 MAX_HEADER_BYTES = 100 << 20
 
@@ -107,9 +119,11 @@ def _some(names: list[str]) -> str:
 
 
 def _canonical(name: str) -> str:
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    name = name.removeprefix(prefix)
+    if ".mlp." in name or ".block_sparse_moe." in name:
+        for pattern, ours in SPELLINGS.items():
+            name = re.sub(pattern, ours, name)
     return name
 
 

@@ -6,11 +6,13 @@ from servekit.config.shape import Shape
 def beyond_the_decoder(shape: Shape) -> list[str]:
     """What a model computes and the decoder of this release does not."""
     ropes = [rope for rope in (shape.rope, shape.local_rope) if rope is not None]
-    windowed = shape.sliding_window is not None
+    windowed, moe = shape.sliding_window is not None, shape.moe
     facts = {
         "latent attention": shape.mla is not None,
         "an indexer that chooses what attention reads": shape.indexer is not None,
-        "a mixture of experts": shape.moe is not None,
+        "experts chosen in another way": moe is not None and moe.router == "other",
+        "a router with a bias": moe is not None and moe.router == "softmax" and moe.router_bias,
+        "experts with biases": moe is not None and moe.expert_bias,
         "layers with a state": shape.state is not None,
         "chunked attention": windowed and shape.window_kind == "chunked",
         "layers that share keys and values": bool(shape.shared_kv_layers),

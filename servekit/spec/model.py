@@ -191,7 +191,10 @@ def rank_split(shape: Shape, parallelism: ParallelismConfig) -> Split:
 
 
 def scale(config: Config) -> Callable[[Tensor], Share]:
-    """What tensors of this deployment weigh. Norms with a unit offset are float32, 1 added."""
+    """What tensors of this deployment weigh.
+
+    In float32 are norms with a unit offset, 1 added, and routers that score by sigmoid.
+    """
     shape, dtype = config.model.shape, config.model.dtype
     weights, scope = config.quantization.weights, config.quantization.scope
     element = DTYPE_BYTES[dtype]
@@ -202,6 +205,8 @@ def scale(config: Config) -> Callable[[Tensor], Share]:
         count = tensor.parameters
         if tensor.part == "norms":
             return Share(count, count * tensor.repeats * norm_element)
+        if tensor.part == "routers" and shape.moe is not None and shape.moe.router == "sigmoid":
+            return Share(count, count * 4)
         is_expert = tensor.part == "experts"
         if not tensor.is_projection or (scope != "linears" and tensor.part not in SCOPES[scope]):
             return Share(count, count * element)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from servekit.kernels.moe import moe_reference, moe_triton
-from servekit.kernels.moe_routing import Routes, align, route_reference, route_triton
+from servekit.kernels.moe_routing import Routes, Routing, align, route_reference, route_triton
 from tests.kernels.devices import DEVICE, generator
 from tests.kernels.interpreter import races
 
@@ -51,8 +51,8 @@ def one_by_one(
 @pytest.mark.parametrize(("tokens", "experts", "top_k"), [(5, 8, 2), (1, 60, 6), (3, 1, 1)])
 def test_routing(score: str, renormalise: bool, tokens: int, experts: int, top_k: int) -> None:
     logits = random(tokens, experts, dtype=torch.bfloat16)
-    got = route_triton(logits, top_k, score, renormalise)
-    expected = route_reference(logits, top_k, score, renormalise)
+    routing = Routing(top_k, score, renormalise, scale=2.5)
+    got, expected = route_triton(logits, routing), route_reference(logits, routing)
     torch.testing.assert_close(got.weights, expected.weights)
     assert torch.equal(got.experts, expected.experts)
 
@@ -60,14 +60,14 @@ def test_routing(score: str, renormalise: bool, tokens: int, experts: int, top_k
 @pytest.mark.parametrize("route", [route_reference, route_triton])
 def test_the_first_of_equal_experts_goes_before(route: Callable[..., Routes]) -> None:
     logits = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]], device=DEVICE)
-    routes = route(logits, 2, "softmax", True)
+    routes = route(logits, Routing(2, "softmax", True))
     assert routes.experts.tolist() == [[1, 2], [0, 1]]
     assert routes.weights.tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
 def test_experts_of_nan_stay_in_their_bounds_and_differ() -> None:
     logits = torch.full((1, 5), torch.nan, device=DEVICE)
-    assert route_triton(logits, 3, "softmax", True).experts.tolist() == [[0, 1, 2]]
+    assert route_triton(logits, Routing(3, "softmax", True)).experts.tolist() == [[0, 1, 2]]
 
 
 def test_slots_by_expert_in_whole_tiles() -> None:
@@ -106,7 +106,7 @@ def test_experts(dtype: torch.dtype, experts: list[list[int]]) -> None:
 
 def test_many_tokens_an_expert_and_no_two_writes_of_one_place() -> None:
     dtype = torch.bfloat16
-    routes = route_triton(random(70, 2), 1, "sigmoid", False)
+    routes = route_triton(random(70, 2), Routing(1, "sigmoid", False))
     x, gate_up = random(70, 24, dtype=dtype), random(2, 32, 24, dtype=dtype, seed=1)
     down = random(2, 24, 16, dtype=dtype, seed=2)
     with races():
@@ -117,6 +117,6 @@ def test_many_tokens_an_expert_and_no_two_writes_of_one_place() -> None:
 
 
 def test_no_tokens() -> None:
-    routes = route_triton(random(0, 4), 2, "softmax", True)
+    routes = route_triton(random(0, 4), Routing(2, "softmax", True))
     got = moe_triton(random(0, 8), random(4, 12, 8), random(4, 8, 6), routes, "silu")
     assert got.shape == (0, 8)

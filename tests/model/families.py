@@ -5,18 +5,30 @@ from typing import Any
 
 import torch
 from transformers import (
+    Dots1Config,
+    Dots1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    HYV3Config,
+    HYV3ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SolarOpenConfig,
+    SolarOpenForCausalLM,
 )
 
 from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Shape, YarnRope
@@ -43,6 +55,21 @@ GEMMA: dict[str, Any] = {
     "post_norms": True,
     "scale_embeddings": True,
     "tie_word_embeddings": True,
+}
+
+
+MOE: dict[str, Any] = {
+    "experts": 6,
+    "experts_per_token": 2,
+    "intermediate_size": 24,
+    "shared_intermediate_size": 0,
+    "shared_gate": False,
+    "router": "softmax",
+    "renormalise": True,
+    "routed_scale": 1.0,
+    "router_bias": False,
+    "expert_bias": False,
+    "dense_layers": (),
 }
 
 
@@ -141,9 +168,73 @@ def family(name: str) -> tuple[Any, Any, dict[str, Any]]:
                 "local_rope": DefaultRope(kind="default", theta=1e4),
             }
             return Gemma3ForCausalLM, config, changes
+    return family_with_experts(name)
+
+
+def family_with_experts(name: str) -> tuple[Any, Any, dict[str, Any]]:
+    """As `family`; six experts, of which a token passes through two."""
+    chosen = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    match name:
+        case "mixtral":
+            sizes = {**SIZES, "num_local_experts": 6, "sliding_window": 6}
+            moe = {**MOE, "intermediate_size": 48}
+            return (
+                MixtralForCausalLM,
+                MixtralConfig(**sizes),
+                {"moe": moe, "sliding_window": 6},
+            )
+        case "qwen2-moe":
+            config = Qwen2MoeConfig(
+                **SIZES,
+                **chosen,
+                num_experts=6,
+                shared_expert_intermediate_size=40,
+                mlp_only_layers=[1],
+            )
+            shared = {"shared_intermediate_size": 40, "shared_gate": True}
+            moe = {**MOE, **shared, "renormalise": False, "dense_layers": (1,)}
+            return Qwen2MoeForCausalLM, config, {"moe": moe, "qkv_bias": True}
+        case "qwen3-moe":
+            config = Qwen3MoeConfig(
+                **SIZES, **chosen, num_experts=6, norm_topk_prob=True, decoder_sparse_step=2
+            )
+            moe = {**MOE, "dense_layers": (0, 2)}
+            return Qwen3MoeForCausalLM, config, {"moe": moe, "qk_norm": True}
+        case "dots1":
+            config = Dots1Config(
+                **SIZES,
+                **chosen,
+                n_routed_experts=6,
+                n_shared_experts=2,
+                first_k_dense_replace=1,
+                routed_scaling_factor=2.5,
+            )
+            moe = _sigmoid(shared=48, scale=2.5, dense=(0,)) | {"renormalise": False}
+            return Dots1ForCausalLM, config, {"moe": moe, "qk_norm": True}
+        case "solar-open":
+            config = SolarOpenConfig(**SIZES, **chosen, n_routed_experts=6, n_shared_experts=1)
+            return SolarOpenForCausalLM, config, {"moe": _sigmoid(shared=24)}
+        case "hy-v3":
+            config = HYV3Config(
+                **SIZES, **chosen, num_experts=6, num_shared_experts=1, first_k_dense_replace=1
+            )
+            moe = _sigmoid(shared=24, scale=2.826, dense=(0,))
+            return HYV3ForCausalLM, config, {"moe": moe, "qk_norm": True}
     raise KeyError(name)
 
 
+def _sigmoid(shared: int, scale: float = 1.0, dense: tuple[int, ...] = ()) -> dict[str, Any]:
+    return {
+        **MOE,
+        "router": "sigmoid",
+        "router_bias": True,
+        "routed_scale": scale,
+        "shared_intermediate_size": shared,
+        "dense_layers": dense,
+    }
+
+
+WITH_EXPERTS = ("mixtral", "qwen2-moe", "qwen3-moe", "dots1", "solar-open", "hy-v3")
 FAMILIES = (
     "llama",
     "llama-tied-biased",
@@ -155,6 +246,7 @@ FAMILIES = (
     "mistral",
     "gemma2",
     "gemma3",
+    *WITH_EXPERTS,
 )
 
 
@@ -167,5 +259,8 @@ def save(name: str, folder: Path, **options: Any) -> tuple[Any, Shape]:
         for parameter in model.parameters():
             if parameter.dim() == 1:  # norms begin as ones, biases as zeros: tell them apart
                 parameter.add_(0.2 * torch.randn(parameter.shape))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.add_(0.1 * torch.randn(buffer.shape))
     model.save_pretrained(folder, **options)
     return model, tiny_shape(**changes)

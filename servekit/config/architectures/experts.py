@@ -24,6 +24,9 @@ def read_experts(draft: Draft) -> None:
         "intermediate_size": width,
         "shared_intermediate_size": shared or (_same(draft, "n_shared_experts") or 0) * width,
         "shared_gate": family.shared_gate,
+        "router": family.router,
+        "renormalise": draft.is_set(family.renormalise),
+        "routed_scale": values.number(1.0, "routed_scaling_factor"),
         "router_bias": draft.is_set(family.router_bias) or values.get("topk_method") == "noaux_tc",
         "expert_bias": family.expert_bias,
         "dense_layers": dense,
@@ -31,6 +34,8 @@ def read_experts(draft: Draft) -> None:
     if key := values.found("dense_intermediate_size", "intermediate_size_mlp"):
         draft.tree["intermediate_size"] = values.count(key)
     _narrow(draft, width)
+    if family.router == "sigmoid" and values.size("n_group") > 1:
+        draft.note("experts chosen among the best groups of them")
 
 
 def _chosen(draft: Draft) -> int:

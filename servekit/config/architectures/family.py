@@ -82,6 +82,8 @@ class Family:
     state: Literal["mamba1", "mamba2", "gated_delta", "kda", "lightning"] | None = None
     state_norms: bool = False
     shared_gate: bool = False
+    router: Literal["softmax", "sigmoid", "other"] = "other"
+    renormalise: Flag = "norm_topk_prob"
     shared_is_mlp: bool = False
     expert_bias: bool = False
     router_bias: Flag = False

@@ -21,9 +21,12 @@ GPT_OSS_ROPE = {
     "original_max_position_embeddings": 4096,
 }
 SPARSE: dict[str, Family] = {
-    "mixtral": Family(windows="all"),
-    "qwen2_moe": Family(windows="upper", qkv_bias="qkv_bias", shared_gate=True),
-    "qwen3_moe": plain(windows="upper", qk_norm=True),
+    "mixtral": Family(windows="all", router="softmax", renormalise=True),
+    "qwen2_moe": Family(windows="upper", qkv_bias="qkv_bias", shared_gate=True, router="softmax"),
+    "qwen3_moe": plain(windows="upper", qk_norm=True, router="softmax"),
+    "qwen3_vl_moe_text": plain(
+        windows="upper", qk_norm=True, router="softmax", renormalise=True, notes=(FUSED,)
+    ),
     "phimoe": plain(windows="all", norm="layer", extras=(extras.head_bias("lm_head_bias"),)),
     "gpt_oss": plain(
         windows="pattern",
@@ -79,10 +82,16 @@ SPARSE: dict[str, Family] = {
         theta=5e5,
         notes=(PAIRS,),
     ),
-    "dots1": plain(windows="upper", qk_norm=True, router_bias=True),
+    "dots1": plain(windows="upper", qk_norm=True, router="sigmoid", router_bias=True),
     "hunyuan_v1_moe": plain(qk_norm=True, notes=(LATER_NORM,)),
-    "hy_v3": plain(qk_norm=True, router_bias=True, fixed=first_dense(1)),
-    "solar_open": plain(router_bias=True),
+    "hy_v3": plain(
+        qk_norm=True,
+        router="sigmoid",
+        router_bias=True,
+        renormalise=True,
+        fixed={**first_dense(1), "routed_scaling_factor": 2.826},
+    ),
+    "solar_open": plain(router="sigmoid", router_bias=True, fixed={"norm_topk_prob": True}),
     "llama4_text": plain(
         windows="chunked",
         theta=5e5,

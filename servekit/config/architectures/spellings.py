@@ -56,6 +56,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "share_expert_dim",
         "share_expert_dims",
     ),
+    "routed_scaling_factor": ("router_scaling_factor",),
     "first_k_dense_replace": ("num_dense_layers",),
     "num_nextn_predict_layers": (
         "mtp_num_hidden_layers",

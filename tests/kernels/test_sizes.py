@@ -2,7 +2,7 @@
 
 import pytest
 
-from servekit.model.sizes import padded, sizes_up_to
+from servekit.kernels.sizes import padded, sizes_up_to
 
 
 def test_small_steps_are_not_padded() -> None:
