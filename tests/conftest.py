@@ -58,6 +58,21 @@ TINY_SHAPE: dict[str, Any] = {
     "local_rope": None,
 }
 
+TINY_MOE: dict[str, Any] = {
+    "experts": 6,
+    "experts_per_token": 2,
+    "intermediate_size": 24,
+    "shared_intermediate_size": 0,
+    "shared_gate": False,
+    "router": "softmax",
+    "renormalise": True,
+    "routed_scale": 1.0,
+    "router_bias": False,
+    "expert_bias": False,
+    "dense_layers": (),
+}
+"""For `tiny_shape(moe=...)`: experts as Qwen3 has them."""
+
 
 def tiny_shape(**changes: Any) -> Shape:
     """A decoder of a few thousand parameters."""

@@ -11,8 +11,10 @@ from servekit.model.decoder import Decoder
 
 
 def capturable(decoder: Decoder) -> bool:
-    """Attention and what writes to the cache ask the host for no lengths, and know padding."""
-    return all(decoder.kernels.by[op] == "triton" for op in ("attention", "rope_and_cache"))
+    """Attention, what writes to the cache, and experts ask the host for no lengths, and know
+    padding."""
+    asking = ["attention", "rope_and_cache"] + ["moe"] * (decoder.shape.moe is not None)
+    return all(decoder.kernels.by[op] == "triton" for op in asking)
 
 
 class CudaCapturer:

@@ -41,18 +41,25 @@ def moe_reference(
     counts = flat.bincount(minlength=len(down)).tolist()
     parts = x.new_empty((tokens * top_k, width))
     for expert, slots in enumerate(by_expert.split(counts)):
-        if not len(slots):
-            continue
-        size = padded(len(slots)) if x.is_cpu else len(slots)
-        rows = F.pad(x[slots // top_k], (0, 0, 0, size - len(slots)))
-        inner = gated_activation_reference(F.linear(rows, gate_up[expert]), activation)
-        parts[slots] = F.linear(inner, down[expert])[: len(slots)]
+        if len(slots):
+            rows = x[slots // top_k]
+            parts[slots] = _one_expert(rows, gate_up[expert], down[expert], activation)
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for part, weight in zip(
         parts.view(tokens, top_k, width).unbind(1), routes.weights.unbind(1), strict=True
     ):
         out += part.float().mul_(weight[:, None])
     return out.to(x.dtype)
+
+
+def _one_expert(
+    rows: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, activation: str
+) -> torch.Tensor:
+    count = len(rows)
+    if rows.is_cpu:
+        rows = F.pad(rows, (0, 0, 0, padded(count) - count))
+    inner = gated_activation_reference(F.linear(rows, gate_up), activation)
+    return F.linear(inner, down)[:count]
 
 
 # fmt: off

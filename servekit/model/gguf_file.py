@@ -11,6 +11,7 @@ from gguf.constants import GGMLQuantizationType
 
 from servekit.config.shape import OtherRope, Shape
 from servekit.errors import WeightsError
+from servekit.model import gguf_experts
 from servekit.model.checkpoint import BLOCKS, Checkpoint, Stored, chunks
 from servekit.model.gguf_metadata import GgufTensor, read_directory
 from servekit.model.rope import inverse_frequencies
@@ -32,6 +33,7 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    **gguf_experts.SINGLE,
 }
 POST_NORM_NAMES = LAYER_NAMES | {
     "ffn_norm": "pre_feedforward_layernorm",
@@ -60,6 +62,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": _PLAIN,
     "qwen2": _PLAIN,
     "qwen3": _PLAIN | {"qk_norm": True},
+    "qwen2moe": _PLAIN | {"moe.router": "softmax", "moe.renormalise": False},
+    "qwen3moe": _PLAIN | {"qk_norm": True, "moe.router": "softmax", "moe.renormalise": True},
     "gemma2": _GEMMA | {"qk_norm": False},
     "gemma3": _GEMMA | {"qk_norm": True},
 }
@@ -81,6 +85,7 @@ METADATA = {
     "rope.freq_base_swa": "local_rope.theta",
     "rope.scaling.factor": "rope.factor",
     "rope.scaling.original_context_length": "rope.original_max_position_embeddings",
+    **gguf_experts.METADATA,
 }
 """Keys after `<architecture>.` and the facts they state."""
 
@@ -110,7 +115,12 @@ def read_gguf(path: Path, shape: Shape) -> Checkpoint:
             _check_rope_factors(stored, shape)
     return Checkpoint(
         path=path,
-        tensors=[stored for stored in tensors if stored.name != ROPE_FACTORS],
+        tensors=[
+            part
+            for stored in tensors
+            if stored.name != ROPE_FACTORS
+            for part in gguf_experts.one_by_one(stored)
+        ],
         facts=_facts(architecture, metadata)
         | {"tie_word_embeddings": not any(stored.name == HEAD for stored in tensors)},
         names=_names(shape),
@@ -147,7 +157,7 @@ def _names(shape: Shape) -> dict[str, str]:
         for part, canonical in layer_names.items():
             for kind in ("weight", "bias"):
                 names[f"layers.{index}.{canonical}.{kind}"] = f"blk.{index}.{part}.{kind}"
-    return names
+    return names | gguf_experts.names_of_experts(shape)
 
 
 def _check_kinds(path: Path, tensors: list[Stored]) -> None:

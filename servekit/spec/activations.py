@@ -26,6 +26,9 @@ sum, and two temporaries."""
 FUSED_SAMPLER_COPIES = 3.75
 """The same of the engine that the fit is of."""
 
+INDEX_BYTES = 8
+"""Of a place in a tensor."""
+
 RESIDUAL_WIDTHS = 4.26
 """Rows as wide as the residual stream that are alive in a forward pass of a GPU."""
 
@@ -175,22 +178,31 @@ def gathered_bytes(config: Config) -> int:
 
 
 def mlp_bytes(config: Config) -> int:
-    """Normed input and output, gate and up together, the activated gate, and their product."""
+    """The most of a layer's MLP or experts, with its normed input and its output."""
     shape, tokens = config.model.shape, config.scheduler.max_num_batched_tokens
-    width = ceil_div(widest_mlp(shape), config.parallelism.tensor)
-    rows = tokens * (2 * shape.hidden_size + 4 * width) * DTYPE_BYTES[config.model.dtype]
-    norm = tokens * shape.hidden_size * 4
-    return rows + norm
+    element, moe = DTYPE_BYTES[config.model.dtype], config.model.shape.moe
+    wide = shape.intermediate_size if shape.dense_layers else 0
+    if moe is not None:
+        wide = max(wide, moe.shared_intermediate_size)
+    width = ceil_div(wide, config.parallelism.tensor)
+    inner = max(4 * width * element, expert_bytes_per_token(config) if shape.moe_layers else 0)
+    return tokens * (shape.hidden_size * (2 * element + 4) + inner)
 
 
-def widest_mlp(shape: Shape) -> int:
-    """Of a layer with experts, the width of all that one token passes through."""
-    dense = shape.intermediate_size if shape.dense_layers else 0
-    if shape.moe is None:
-        return dense
-    moe = shape.moe
-    routed = moe.experts_per_token * moe.intermediate_size
-    return max(dense, routed + moe.shared_intermediate_size)
+def expert_bytes_per_token(config: Config) -> int:
+    """A result and its places for each expert of a token, and beside them more of one expert, to
+    which all tokens may go, or the weighted sum.
+
+    One expert has its tokens' rows twice, gate and up together, the activated gate and its product,
+    or its own result; the sum and what is added to it are float32.
+    """
+    shape, moe = config.model.shape, config.model.shape.moe
+    assert moe is not None, "a shape with experts"
+    hidden, element = shape.hidden_size, DTYPE_BYTES[config.model.dtype]
+    width = ceil_div(moe.intermediate_size, config.parallelism.expert_tensor)
+    results = moe.experts_per_token * (hidden * element + 3 * INDEX_BYTES)
+    one = element * (2 * hidden + max(3 * width, width + hidden))
+    return results + max(one, hidden * (8 + element))
 
 
 def sampler_bytes(config: Config) -> int:

@@ -8,12 +8,13 @@ from servekit.engine.messages import Sampling
 from servekit.kernels.table import OPS
 from servekit.model.cache import KvCache
 from servekit.model.decoder import Decoder
-from tests.conftest import tiny_config, tiny_shape
+from tests.conftest import TINY_MOE, tiny_config, tiny_shape
 from tests.engine.tiny import greedy
 from tests.kernels.interpreter import races
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
 
+SHARED_EXPERT = {"shared_intermediate_size": 40, "shared_gate": True}
 SHAPES = {
     "llama": {},
     "qwen3": {"qk_norm": True, "qkv_bias": True, "heads": 6},
@@ -26,6 +27,19 @@ SHAPES = {
         "sliding_window": 12,
         "full_attention_layers": (1,),
         "attention_logit_softcap": 20.0,
+    },
+    "qwen2_moe": {
+        "qkv_bias": True,
+        "moe": {
+            **TINY_MOE,
+            "shared_intermediate_size": 40,
+            "shared_gate": True,
+            "dense_layers": (1,),
+        },
+    },
+    "dots1": {
+        "qk_norm": True,
+        "moe": {**TINY_MOE, "router": "sigmoid", "router_bias": True, "routed_scale": 2.5},
     },
 }
 SHARED = list(range(40, 57))
@@ -75,11 +89,12 @@ def test_tokens_are_those_of_torch(family: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_each_operation_may_be_chosen_alone(op: str) -> None:
-    expected = answers(engine("llama", dict.fromkeys(OPS, "torch")))
-    assert answers(engine("llama", {**dict.fromkeys(OPS, "torch"), op: "triton"})) == expected
+    family = "qwen2_moe" if op == "moe" else "llama"
+    expected = answers(engine(family, dict.fromkeys(OPS, "torch")))
+    assert answers(engine(family, {**dict.fromkeys(OPS, "torch"), op: "triton"})) == expected
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen2_moe"])
 def test_deterministic_answers_have_the_same_bits_alone_and_in_any_batch(family: str) -> None:
     """Whole or in chunks, after a prefix hit, and where the cache holds few at once."""
     triton = dict.fromkeys(OPS, "triton")

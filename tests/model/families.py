@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from servekit.config.shape import DefaultRope, LinearRope, Llama3Rope, Shape, YarnRope
-from tests.conftest import tiny_shape
+from tests.conftest import TINY_MOE, tiny_shape
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
@@ -55,21 +55,6 @@ GEMMA: dict[str, Any] = {
     "post_norms": True,
     "scale_embeddings": True,
     "tie_word_embeddings": True,
-}
-
-
-MOE: dict[str, Any] = {
-    "experts": 6,
-    "experts_per_token": 2,
-    "intermediate_size": 24,
-    "shared_intermediate_size": 0,
-    "shared_gate": False,
-    "router": "softmax",
-    "renormalise": True,
-    "routed_scale": 1.0,
-    "router_bias": False,
-    "expert_bias": False,
-    "dense_layers": (),
 }
 
 
@@ -174,10 +159,11 @@ def family(name: str) -> tuple[Any, Any, dict[str, Any]]:
 def family_with_experts(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """As `family`; six experts, of which a token passes through two."""
     chosen = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    rope = {"rope_parameters": _default(1e4)}
     match name:
         case "mixtral":
-            sizes = {**SIZES, "num_local_experts": 6, "sliding_window": 6}
-            moe = {**MOE, "intermediate_size": 48}
+            sizes = {**SIZES, **rope, "num_local_experts": 6, "sliding_window": 6}
+            moe = {**TINY_MOE, "intermediate_size": 48}
             return (
                 MixtralForCausalLM,
                 MixtralConfig(**sizes),
@@ -192,13 +178,13 @@ def family_with_experts(name: str) -> tuple[Any, Any, dict[str, Any]]:
                 mlp_only_layers=[1],
             )
             shared = {"shared_intermediate_size": 40, "shared_gate": True}
-            moe = {**MOE, **shared, "renormalise": False, "dense_layers": (1,)}
+            moe = {**TINY_MOE, **shared, "renormalise": False, "dense_layers": (1,)}
             return Qwen2MoeForCausalLM, config, {"moe": moe, "qkv_bias": True}
         case "qwen3-moe":
             config = Qwen3MoeConfig(
                 **SIZES, **chosen, num_experts=6, norm_topk_prob=True, decoder_sparse_step=2
             )
-            moe = {**MOE, "dense_layers": (0, 2)}
+            moe = {**TINY_MOE, "dense_layers": (0, 2)}
             return Qwen3MoeForCausalLM, config, {"moe": moe, "qk_norm": True}
         case "dots1":
             config = Dots1Config(
@@ -212,11 +198,18 @@ def family_with_experts(name: str) -> tuple[Any, Any, dict[str, Any]]:
             moe = _sigmoid(shared=48, scale=2.5, dense=(0,)) | {"renormalise": False}
             return Dots1ForCausalLM, config, {"moe": moe, "qk_norm": True}
         case "solar-open":
-            config = SolarOpenConfig(**SIZES, **chosen, n_routed_experts=6, n_shared_experts=1)
+            config = SolarOpenConfig(
+                **SIZES, **chosen, **rope, n_routed_experts=6, n_shared_experts=1
+            )
             return SolarOpenForCausalLM, config, {"moe": _sigmoid(shared=24)}
         case "hy-v3":
             config = HYV3Config(
-                **SIZES, **chosen, num_experts=6, num_shared_experts=1, first_k_dense_replace=1
+                **SIZES,
+                **chosen,
+                **rope,
+                num_experts=6,
+                num_shared_experts=1,
+                first_k_dense_replace=1,
             )
             moe = _sigmoid(shared=24, scale=2.826, dense=(0,))
             return HYV3ForCausalLM, config, {"moe": moe, "qk_norm": True}
@@ -225,7 +218,7 @@ def family_with_experts(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
 def _sigmoid(shared: int, scale: float = 1.0, dense: tuple[int, ...] = ()) -> dict[str, Any]:
     return {
-        **MOE,
+        **TINY_MOE,
         "router": "sigmoid",
         "router_bias": True,
         "routed_scale": scale,

@@ -13,8 +13,18 @@ ARCHITECTURES = {
     "mistral": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+}
+
+EXPERTS = {
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
 
 
@@ -34,7 +44,17 @@ def tensors_of(model: Any) -> dict[str, np.ndarray]:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         weight = value.float().numpy()
-        if config.model_type in ("llama", "mistral"):
+        if name.endswith("experts.gate_up_proj"):
+            layer = f"blk.{name.split('.')[2]}"
+            for part, half in zip(("gate", "up"), np.split(weight, 2, axis=1), strict=True):
+                held[f"{layer}.ffn_{part}_exps.weight"] = half
+            continue
+        if name.endswith("experts.down_proj"):
+            held[f"blk.{name.split('.')[2]}.ffn_down_exps.weight"] = weight
+            continue
+        if name.endswith("shared_expert_gate.weight"):
+            weight = weight[0]
+        if config.model_type in ("llama", "mistral", "mixtral"):
             if ".q_proj." in name:
                 weight = interleave(weight, config.num_attention_heads)
             if ".k_proj." in name:
@@ -66,6 +86,7 @@ def write_gguf(
         "attention__head_count_kv": config.num_key_value_heads,
         "attention__key_length": config.head_dim,
         "attention__layer_norm_rms_epsilon": config.rms_norm_eps,
+        **{key: getattr(config, name) for key, name in EXPERTS.items() if hasattr(config, name)},
         **metadata,
     }
     for key, value in values.items():

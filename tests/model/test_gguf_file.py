@@ -46,7 +46,18 @@ def test_a_quantised_file_computes_what_its_dequantised_weights_do(tmp_path, kin
 
 
 @pytest.mark.parametrize(
-    "name", ["llama-tied-biased", "qwen2", "qwen3", "mistral", "gemma2", "gemma3"]
+    "name",
+    [
+        "llama-tied-biased",
+        "qwen2",
+        "qwen3",
+        "mistral",
+        "gemma2",
+        "gemma3",
+        "mixtral",
+        "qwen2-moe",
+        "qwen3-moe",
+    ],
 )
 def test_a_file_of_each_architecture_computes_what_transformers_does(tmp_path, name):
     model, shape = save(name, tmp_path)

@@ -8,7 +8,7 @@ from servekit.config.compose import load
 from servekit.config.schema import Config
 from servekit.config.shape import OtherRope
 from servekit.planner.capability import cannot_run, refusals, slow_formats, slow_links
-from tests.conftest import tiny_config, tiny_shape
+from tests.conftest import TINY_MOE, tiny_config, tiny_shape
 
 
 def composed(words: str) -> Config:
@@ -73,9 +73,18 @@ def test_what_leaves_the_link_between_devices_is_said(words: str, said: list[str
     assert all(part in line for part, line in zip(said, found, strict=True))
 
 
-def test_the_models_of_this_release_run() -> None:
-    for words in ("+recipe=chat_smollm2", "+recipe=chat_gemma3_270m", "+recipe=chat_llama8b"):
-        assert cannot_run(composed(words)) == []
+@pytest.mark.parametrize(
+    "words",
+    [
+        "+recipe=chat_smollm2",
+        "+recipe=chat_gemma3_270m",
+        "+recipe=chat_llama8b",
+        "model=mixtral_8x7b hardware=b200",
+        "model=qwen3_30b_a3b hardware=h100",
+    ],
+)
+def test_the_models_of_this_release_run(words: str) -> None:
+    assert cannot_run(composed(words)) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,8 @@ def test_the_models_of_this_release_run() -> None:
         ("kv.dtype=int4", "kv.dtype=int4"),
         ("speculative=ngram", "speculative.method=ngram"),
         ("model=deepseek_v3 hardware=b300 parallelism=tp8", "latent attention"),
-        ("model=mixtral_8x7b hardware=b200", "a mixture of experts"),
+        ("model=gpt_oss_20b hardware=b200", "experts with biases"),
+        ("model=gpt_oss_20b hardware=b200", "experts chosen in another way"),
         ("model=qwen3_next_80b_a3b hardware=b200", "layers with a state"),
     ],
 )
@@ -117,6 +127,9 @@ def test_windowed_layers_run_at_full_length_and_at_that_of_their_window(hybrid: 
         {"mixer_only_layers": (1,)},
         {"sliding_window": 32, "window_kind": "chunked"},
         {"planned_only": ("attention sinks",)},
+        {"moe": {**TINY_MOE, "router": "other"}},
+        {"moe": {**TINY_MOE, "router_bias": True}},
+        {"moe": {**TINY_MOE, "expert_bias": True}},
     ],
 )
 def test_each_number_beyond_the_decoder_is_a_reason(change: dict[str, Any]) -> None:
