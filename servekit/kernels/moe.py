@@ -7,6 +7,7 @@ only by the tile that the number of tokens chooses, and not at all in one order.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -38,10 +39,11 @@ def moe_reference(
     (tokens, width), top_k = x.shape, routes.experts.shape[1]
     flat = routes.experts.flatten().long()
     by_expert = flat.argsort(stable=True)
-    counts = flat.bincount(minlength=len(down)).tolist()
     parts = x.new_empty((tokens * top_k, width))
-    for expert, slots in enumerate(by_expert.split(counts)):
-        if len(slots):
+    ends = flat.bincount(minlength=len(down)).cumsum(0).tolist()
+    for expert, (start, end) in enumerate(pairwise([0, *ends])):
+        if start < end:
+            slots = by_expert[start:end]
             rows = x[slots // top_k]
             parts[slots] = _one_expert(rows, gate_up[expert], down[expert], activation)
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)

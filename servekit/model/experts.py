@@ -42,10 +42,10 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
         logits = kernels.linear(x.to(self.router.dtype), self.router, None)
         routes = kernels.moe.route(logits, self.routing, self.correction)
-        mixed = kernels.moe.mix(x, self.gate_up, self.down, routes, self.activation)
+        mixed: torch.Tensor = kernels.moe.mix(x, self.gate_up, self.down, routes, self.activation)
         if self.shared is None:
             return mixed
-        shared = self.shared(x, kernels)
+        shared: torch.Tensor = self.shared(x, kernels)
         if self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x, kernels)) * shared
         return mixed + shared

@@ -57,6 +57,34 @@ def test_routing(score: str, renormalise: bool, tokens: int, experts: int, top_k
     assert torch.equal(got.experts, expected.experts)
 
 
+@pytest.mark.usefixtures("nan_in_fresh_memory")
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(5, 8, 2), (3, 11, 3)])
+def test_corrected_scores_choose(tokens: int, experts: int, top_k: int) -> None:
+    logits, correction = random(tokens, experts), random(experts, seed=1)
+    routing = Routing(top_k, "sigmoid", True)
+    got = route_triton(logits, routing, correction)
+    expected = route_reference(logits, routing, correction)
+    torch.testing.assert_close(got.weights, expected.weights)
+    assert torch.equal(got.experts, expected.experts)
+    assert not torch.equal(got.experts, route_triton(logits, routing).experts)
+
+
+@pytest.mark.parametrize("route", [route_reference, route_triton])
+def test_a_correction_weighs_nothing(route: Callable[..., Routes]) -> None:
+    logits = torch.tensor([[0.0, 2.0, 4.0]], device=DEVICE)
+    correction = torch.tensor([1.0, 0.5, -1.0], device=DEVICE)
+    routes = route(logits, Routing(2, "sigmoid", False, scale=2.0), correction)
+    assert routes.experts.tolist() == [[0, 1]]
+    expected = 2 * torch.tensor([[0.0, 2.0]], device=DEVICE).sigmoid()
+    torch.testing.assert_close(routes.weights, expected)
+
+
+@pytest.mark.parametrize("route", [route_reference, route_triton])
+def test_scores_of_nothing_are_no_division_by_zero(route: Callable[..., Routes]) -> None:
+    routes = route(torch.full((1, 3), -200.0, device=DEVICE), Routing(2, "sigmoid", True))
+    assert routes.weights.tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("route", [route_reference, route_triton])
 def test_the_first_of_equal_experts_goes_before(route: Callable[..., Routes]) -> None:
     logits = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]], device=DEVICE)
@@ -116,7 +144,20 @@ def test_many_tokens_an_expert_and_no_two_writes_of_one_place() -> None:
     torch.testing.assert_close(got.double(), expected, rtol=3e-2, atol=3e-2 * expected.max().item())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_one_order_a_token_has_the_same_bits_alone_and_beside_others(dtype: torch.dtype) -> None:
+    x, gate_up = random(40, 72, dtype=dtype), random(3, 66, 72, dtype=dtype, seed=1)
+    down = random(3, 72, 33, dtype=dtype, seed=2)
+    routes = route_triton(random(40, 3, seed=3), Routing(2, "softmax", True))
+    together = moe_triton(x, gate_up, down, routes, "silu", one_order=True)
+    for at in (slice(0, 1), slice(39, 40), slice(5, 22)):
+        some = Routes(routes.weights[at].contiguous(), routes.experts[at].contiguous())
+        alone = moe_triton(x[at], gate_up, down, some, "silu", one_order=True)
+        assert torch.equal(alone, together[at])
+
+
 def test_no_tokens() -> None:
     routes = route_triton(random(0, 4), Routing(2, "softmax", True))
-    got = moe_triton(random(0, 8), random(4, 12, 8), random(4, 8, 6), routes, "silu")
-    assert got.shape == (0, 8)
+    for mix in (moe_triton, moe_reference):
+        got = mix(random(0, 8), random(4, 12, 8), random(4, 8, 6), routes, "silu")
+        assert got.shape == (0, 8)

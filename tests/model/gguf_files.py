@@ -39,6 +39,7 @@ def tensors_of(model: Any) -> dict[str, np.ndarray]:
     """What a GGUF file of this model holds, by the file's names."""
     config = model.config
     names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     held = {}
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -61,7 +62,9 @@ def tensors_of(model: Any) -> dict[str, np.ndarray]:
                 weight = interleave(weight, config.num_key_value_heads)
         if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
             weight = weight + 1
-        held[names.get_name(name, try_suffixes=(".weight", ".bias"))] = weight
+        suffixes = (".weight", ".bias")
+        # converters know of no layers without experts among others, and name them like any
+        held[names.get_name(name, suffixes) or dense.get_name(name, suffixes)] = weight
     return held
 
 

@@ -68,9 +68,7 @@ def test_an_expert_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"moe\.experts is 7 in the configuration and 6 in the"):
         load(tmp_path, more)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(
-        WeightsError, match=r"missing layers\.0\.mlp\.experts\.6\.gate_proj\.weight"
-    ):
+    with pytest.raises(WeightsError, match=r"missing layers\.0\.mlp\.experts\.6\.gate_proj"):
         load(tmp_path, more)
 
 

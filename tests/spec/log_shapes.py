@@ -81,7 +81,7 @@ def gpt_oss(layers: int, count: int) -> Shape:
         201088,
         sliding_window=128,
         full_attention_layers=every(2, layers),
-        moe=experts(count, 4, 2880),
+        moe=experts(count, 4, 2880) | {"expert_bias": True},
     )
 
 
