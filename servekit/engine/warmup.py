@@ -27,7 +27,8 @@ def warm_up(
 ) -> float:
     """Runs a step at all limits, then one of each size of step; the cache must be unused.
 
-    On a CPU these are sizes that are compiled for, on a GPU those that kernels are compiled for.
+    On a CPU these are sizes that are compiled for, on a GPU powers of two, between which launches
+    of products do not change, and contexts of every length.
     Seconds of the slowest. `report` is told steps done and their number. Raises WeightsError if the
     model gives no numbers.
     """
@@ -40,7 +41,9 @@ def warm_up(
         steps = [batch_of(size, worst, layout) for size in sizes_up_to(worst.num_tokens)]
         seconds = SIZES_S
     else:
-        steps, seconds = [batch_of(1, worst, layout), *mixed_batches(layout)], math.inf
+        sizes = [1 << power for power in range(worst.num_tokens.bit_length())]
+        steps = [batch_of(size, worst, layout) for size in sizes]
+        steps, seconds = [*steps, *mixed_batches(layout)], math.inf
     report(0, 1 + len(steps))
     slowest = _run(runner, worst)
     deadline = time.monotonic() + seconds

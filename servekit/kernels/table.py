@@ -64,7 +64,8 @@ def choose(
 
     `deterministic` is for Triton alone: a token's numbers do not depend on which step it is
     computed in, or with whom. Every sum has one order: those of linear layers by our own products,
-    and decoded tokens attend as prompts do, without splits, which is slower for long contexts.
+    those of experts in tiles of one size, and decoded tokens attend as prompts do, without splits,
+    which is slower for long contexts.
 
     `gather_tokens` is for attention by torch, see `TorchAttention`. Raises NotBuilt where Triton is
     asked for and not installed, HardwareMissing where there is nothing that it runs on.

@@ -22,7 +22,7 @@ from servekit.model.decoder import Decoder
 from servekit.model.inputs import StepInputs
 from servekit.scheduler.batch import Batch, Decodes, Row
 from servekit.spec.memory import ledger
-from tests.conftest import tiny_config, tiny_shape
+from tests.conftest import TINY_MOE, tiny_config, tiny_shape
 from tests.engine.test_engine import GREEDY, PROMPTS, SEEDED, alone
 from tests.engine.tiny import greedy, tiny_decoder, tiny_engine
 
@@ -259,6 +259,14 @@ def test_what_graphs_took_is_not_the_caches() -> None:
 
 def test_kernels_of_torch_are_not_captured() -> None:
     assert not capturable(tiny_decoder())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+@pytest.mark.parametrize("moe", [None, TINY_MOE])
+def test_experts_by_torch_ask_the_host_and_are_not_captured(moe: dict[str, Any] | None) -> None:
+    decoder = Decoder(tiny_shape(moe=moe), "float32", "cpu")
+    decoder.compute_by({**dict.fromkeys(OPS, "triton"), "moe": "torch"})
+    assert capturable(decoder) == (moe is None)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])

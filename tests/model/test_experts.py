@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from servekit.config.hf import read_config, read_shape
 from servekit.config.shape import Shape
+from servekit.engine.local import LocalEngine
 from servekit.errors import NotBuilt, WeightsError
 from servekit.kernels.moe import moe_reference
 from servekit.kernels.moe_routing import Routes
@@ -22,6 +23,7 @@ from servekit.model.weights import load_decoder
 from servekit.spec.activations import expert_bytes_per_token
 from servekit.spec.model import rank_weights
 from tests.conftest import TINY_MOE, tiny_config, tiny_shape
+from tests.engine.tiny import greedy
 from tests.model.families import WITH_EXPERTS, save
 
 
@@ -70,6 +72,23 @@ def test_an_expert_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(WeightsError, match=r"missing layers\.0\.mlp\.experts\.6\.gate_proj"):
         load(tmp_path, more)
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+def test_an_engine_says_what_transformers_does(name: str, tmp_path: Path) -> None:
+    """Prompts of several lengths together, in chunks."""
+    model, shape = save(name, tmp_path)
+    config = tiny_config(
+        model={"shape": shape, "max_model_len": 64}, scheduler={"max_num_batched_tokens": 16}
+    )
+    engine = LocalEngine(config, load(tmp_path, shape))
+    prompts = [[5, 17, 250], list(range(100, 123)), [7]]
+    said = [result.tokens for result in engine.generate(prompts, [greedy(8)] * 3)]
+    for prompt, tokens in zip(prompts, said, strict=True):
+        truth = model.generate(
+            torch.tensor([prompt]), max_new_tokens=8, do_sample=False, pad_token_id=0
+        )
+        assert tokens == truth[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize(
