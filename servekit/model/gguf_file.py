@@ -59,7 +59,7 @@ _GEMMA = {
     "scale_embeddings": True,
 }
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "llama": _PLAIN,
+    "llama": _PLAIN | {"moe.router": "softmax", "moe.renormalise": True},  # Mixtral, too
     "qwen2": _PLAIN,
     "qwen3": _PLAIN | {"qk_norm": True},
     "qwen2moe": _PLAIN | {"moe.router": "softmax", "moe.renormalise": False},

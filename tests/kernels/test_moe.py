@@ -5,8 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from servekit.kernels import moe
 from servekit.kernels.moe import moe_reference, moe_triton
-from servekit.kernels.moe_routing import Routes, Routing, align, route_reference, route_triton
+from servekit.kernels.moe_routing import (
+    Alignment,
+    Routes,
+    Routing,
+    align,
+    route_reference,
+    route_triton,
+)
 from tests.kernels.devices import DEVICE, generator
 from tests.kernels.interpreter import races
 
@@ -154,6 +162,27 @@ def test_in_one_order_a_token_has_the_same_bits_alone_and_beside_others(dtype: t
         some = Routes(routes.weights[at].contiguous(), routes.experts[at].contiguous())
         alone = moe_triton(x[at], gate_up, down, some, "silu", one_order=True)
         assert torch.equal(alone, together[at])
+
+
+def test_in_one_order_tiles_do_not_follow_the_number_of_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tensor cores sum in another order in smaller tiles, which the interpreter does not."""
+    rows: list[int] = []
+
+    def told(experts: torch.Tensor, num_experts: int, tile_rows: int) -> Alignment:
+        rows.append(tile_rows)
+        return align(experts, num_experts, tile_rows)
+
+    monkeypatch.setattr(moe, "align", told)
+    dtype = torch.bfloat16
+    gate_up, down = random(2, 32, 24, dtype=dtype), random(2, 24, 16, dtype=dtype)
+    for one_order in (True, False):
+        for tokens in (1, 70):
+            routes = route_triton(random(tokens, 2), Routing(1, "softmax", True))
+            x = random(tokens, 24, dtype=dtype)
+            moe_triton(x, gate_up, down, routes, "silu", one_order=one_order)
+    assert rows == [64, 64, 16, 64]
 
 
 def test_no_tokens() -> None:
