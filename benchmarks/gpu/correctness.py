@@ -11,7 +11,7 @@ from servekit.kernels.gated import gated_activation_reference, gated_activation_
 from servekit.kernels.kv import LayerCache, dequantise
 from servekit.kernels.matmul import matmul_triton
 from servekit.kernels.moe import moe_reference, moe_triton
-from servekit.kernels.moe_routing import route_reference, route_triton
+from servekit.kernels.moe_routing import Routing, route_reference, route_triton
 from servekit.kernels.quantised_matmul import quantised_matmul_reference, quantised_matmul_triton
 from servekit.kernels.rms_norm import (
     add_rms_norm_triton,
@@ -151,10 +151,10 @@ def _experts(bench: Bench) -> Iterator[Line]:
     experts, top_k, hidden, inner = bench.of((64, 8, 2048, 768), (4, 2, 32, 24))
     gate_up = bench.randn(experts, 2 * inner, hidden) * hidden**-0.5
     down = bench.randn(experts, hidden, inner) * inner**-0.5
+    routing = Routing(top_k, "softmax", renormalise=True)
     for tokens in bench.of((1, 40, 600), (5,)):
         x, logits = bench.randn(tokens, hidden), bench.randn(tokens, experts)
-        wanted = route_reference(logits, top_k, "softmax", True)
-        got = route_triton(logits, top_k, "softmax", True)
+        wanted, got = route_reference(logits, routing), route_triton(logits, routing)
         same = bool((wanted.experts == got.experts).all())
         error = off(got.weights, wanted.weights) if same else float("inf")
         yield _line("moe_routing", f"{tokens} x {experts}", error, 1e-5)

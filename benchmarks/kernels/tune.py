@@ -14,7 +14,7 @@ from benchmarks.gpu.shapes import Contexts, narrow_weight
 from benchmarks.gpu.speed import NARROW
 from servekit.kernels.matmul import matmul_triton
 from servekit.kernels.moe import moe_triton
-from servekit.kernels.moe_routing import route_triton
+from servekit.kernels.moe_routing import Routing, route_triton
 from servekit.kernels.quantised_matmul import quantised_matmul_triton
 from servekit.kernels.target import target
 from servekit.kernels.tuned import FOLDER, MAY_BE, Parameters, objections, table, trying, watching
@@ -111,7 +111,7 @@ def tunables(bench: Bench) -> Iterator[Tunable]:
     gate_up, down = bench.randn(128, 1536, 2048), bench.randn(128, 2048, 768)
     for tokens in (1, 16, 128, 1024, 8192):
         x = bench.randn(tokens, 2048)
-        routes = route_triton(bench.randn(tokens, 128), 8, "softmax", True)
+        routes = route_triton(bench.randn(tokens, 128), Routing(8, "softmax", renormalise=True))
         yield Tunable("moe", partial(moe_triton, x, gate_up, down, routes, "silu"))
 
 
