@@ -127,6 +127,31 @@ def test_shared_experts_count_as_one_of_all_their_widths(
 
 
 @pytest.mark.parametrize(
+    ("model_type", "changes", "router", "renormalise", "scale"),
+    [
+        ("mixtral", {}, "softmax", True, 1.0),
+        ("qwen2_moe", {}, "softmax", False, 1.0),
+        ("qwen3_moe", {"norm_topk_prob": True}, "softmax", True, 1.0),
+        ("solar_open", {}, "sigmoid", True, 1.0),
+        ("dots1", {"routed_scaling_factor": 2.5}, "sigmoid", False, 2.5),
+        ("hy_v3", {}, "sigmoid", True, 2.826),
+        ("deepseek_v3", {"norm_topk_prob": True}, "other", True, 1.0),
+    ],
+)
+def test_how_experts_are_chosen_and_weighted(
+    model_type: str, changes: dict[str, Any], router: str, renormalise: bool, scale: float
+) -> None:
+    moe = shape(model_type, **EXPERTS, **changes).moe
+    assert moe is not None
+    assert (moe.router, moe.renormalise, moe.routed_scale) == (router, renormalise, scale)
+
+
+def test_experts_that_its_files_stack_are_planned_only() -> None:
+    read = shape("qwen3_vl_moe_text", **EXPERTS)
+    assert read.planned_only == ("fused projections in its files",)
+
+
+@pytest.mark.parametrize(
     ("model_type", "changes", "kind", "layers"),
     [
         ("qwen3_next", DELTA, "gated_delta", (0, 1, 2)),

@@ -200,9 +200,9 @@ class Replaying:
 PROMPTS_OF_THREE = [[7, 8, 9], [5], list(range(40, 57))]
 
 
-def on_triton(capturing: Capturing | None) -> LocalEngine:
+def on_triton(capturing: Capturing | None, moe: dict[str, Any] | None = None) -> LocalEngine:
     """Two layers on Triton's kernels, in the interpreter."""
-    shape = tiny_shape(layers=2, head_dim=16, sliding_window=12)
+    shape = tiny_shape(layers=2, head_dim=16, sliding_window=12, moe=moe)
     decoder = Decoder(shape, "float32", "cpu")
     generator = torch.Generator().manual_seed(1)
     for parameter in decoder.parameters():
@@ -222,7 +222,8 @@ def on_triton(capturing: Capturing | None) -> LocalEngine:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
-def test_tokens_are_those_without_graphs() -> None:
+@pytest.mark.parametrize("moe", [None, TINY_MOE], ids=["dense", "experts"])
+def test_tokens_are_those_without_graphs(moe: dict[str, Any] | None) -> None:
     made: list[Replaying] = []
 
     def capturing(*what: Any) -> Replaying:
@@ -230,8 +231,8 @@ def test_tokens_are_those_without_graphs() -> None:
         return made[-1]
 
     words = [greedy(4), Sampling(max_tokens=7, seed=1, top_k=9), greedy(9)]
-    plain = on_triton(None).generate(PROMPTS_OF_THREE, words)
-    engine = on_triton(capturing)
+    plain = on_triton(None, moe).generate(PROMPTS_OF_THREE, words)
+    engine = on_triton(capturing, moe)
     graphed = engine.generate(PROMPTS_OF_THREE, words)
     assert [one.tokens for one in graphed] == [one.tokens for one in plain]
     trial, real = made
