@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from servekit.engine.constraint import Constraint, forbid
-from servekit.engine.draw import DrawParams, Uniforms, draw
+from servekit.engine.draw import Uniforms
 from servekit.engine.messages import Sampling, TokenLogprobs
 from servekit.engine.penalties import SeenTokens, add_sparse, has_penalties, penalise
 from servekit.errors import RequestError
+from servekit.kernels.draw import DrawParams, draw
 
 NOT_FINITE = "the model's logits are not finite numbers"
 NOTHING_LEFT = "logit_bias, min_tokens, penalties and grammar leave no token to choose from"
