@@ -112,7 +112,7 @@ def tiny_config(**groups: dict[str, Any]) -> Config:
             "offload_gib": 0.0,
             "pinned_prompts": (),
         },
-        "engine": {"in_flight": 1, "kernels": "torch"},
+        "engine": {"in_flight": 1, "kernels": "torch", "deterministic": False},
         "hardware": {
             "kind": "cpu",
             "name": "test",

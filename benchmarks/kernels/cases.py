@@ -36,7 +36,9 @@ def meta(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def all_cases() -> Iterator[Case]:
     from benchmarks.kernels.cases_attention import attention_cases
+    from benchmarks.kernels.cases_matmul import matmul_cases
     from benchmarks.kernels.cases_small import small_cases
 
     yield from small_cases()
     yield from attention_cases()
+    yield from matmul_cases()

@@ -22,6 +22,11 @@ class EngineConfig(Group):
         "or one for each operation: engine.kernels='{attention: torch, others: triton}'"
     )
 
+    deterministic: bool = Field(
+        description="a request gets the same bits alone and in any batch, at the cost of slower "
+        "products and, for long contexts, of slower decoding; for Triton kernels"
+    )
+
     @model_validator(mode="after")
     def _operations(self) -> Self:
         if isinstance(self.kernels, str):
@@ -32,6 +37,16 @@ class EngineConfig(Group):
         if OTHERS not in self.kernels and set(self.kernels) != set(KERNEL_OPS):
             missing = next(op for op in KERNEL_OPS if op not in self.kernels)
             raise ValueError(f"kernels says nothing of {missing}; say it, or others: torch")
+        return self
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Self:
+        by_torch = [op for op, kind in self.kernels_by_op.items() if kind == "torch"]
+        if self.deterministic and by_torch:
+            raise ValueError(
+                f"deterministic needs Triton for every operation, and {', '.join(by_torch)} would "
+                "be by torch, whose sums depend on the batch; it is for a GPU"
+            )
         return self
 
     @property

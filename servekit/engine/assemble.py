@@ -61,7 +61,8 @@ def assemble(
     Raises DoesNotFit where the cache cannot be had, NotBuilt where it is of a kind that the decoder
     does not have or of kernels that are not here, WeightsError where the model gives no numbers.
     """
-    decoder.compute_by(config.engine.kernels_by_op)
+    engine = config.engine
+    decoder.compute_by(engine.kernels_by_op, deterministic=engine.deterministic)
     logger.info("kernels: %s", decoder.kernels)
     capturing = capturing or capturing_of(decoder, device_of(config))
     layout, budget = size_beside_graphs(config, decoder, capturing, told(report, "trial"))

@@ -13,6 +13,7 @@ from servekit.errors import HardwareMissing, NotBuilt
 from servekit.kernels.attention import Attention, TorchAttention, TritonAttention
 from servekit.kernels.gated import gated_activation_reference, gated_activation_triton
 from servekit.kernels.language import HAS_TRITON
+from servekit.kernels.matmul import matmul_reference, matmul_triton
 from servekit.kernels.rms_norm import (
     add_rms_norm_reference,
     add_rms_norm_triton,
@@ -31,7 +32,11 @@ OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attent
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """`by` says of each operation what computes it: torch or triton."""
+    """`by` says of each operation what computes it: torch or triton.
+
+    `linear` is a matter of its own: a library's products are the fastest, and ours are for sums
+    that do not depend on the batch.
+    """
 
     by: Mapping[str, str]
     rms_norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -39,17 +44,25 @@ class Kernels:
     gated_activation: Callable[[torch.Tensor, str], torch.Tensor]
     rope_and_cache: Callable[..., Attended]
     attention: Attention
+    linear: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
     def __str__(self) -> str:
         """rms_norm, gated_activation: triton; attention: torch"""
         kinds = dict.fromkeys(self.by.values())
         return "; ".join(
-            f"{', '.join(op for op in OPS if self.by[op] == kind)}: {kind}" for kind in kinds
+            f"{', '.join(op for op, own in self.by.items() if own == kind)}: {kind}"
+            for kind in kinds
         )
 
 
-def choose(asked: Mapping[str, str], device: str, *, gather_tokens: int) -> Kernels:
+def choose(
+    asked: Mapping[str, str], device: str, *, gather_tokens: int, deterministic: bool = False
+) -> Kernels:
     """What `asked` says of each operation: torch or triton.
+
+    `deterministic` is for Triton alone: a token's numbers do not depend on which step it is
+    computed in, or with whom. Every sum has one order: those of linear layers by our own products,
+    and decoded tokens attend as prompts do, without splits, which is slower for long contexts.
 
     `gather_tokens` is for attention by torch, see `TorchAttention`. Raises NotBuilt where Triton is
     asked for and not installed, HardwareMissing where there is nothing that it runs on.
@@ -67,10 +80,12 @@ def choose(asked: Mapping[str, str], device: str, *, gather_tokens: int) -> Kern
         "rope_and_cache": {"torch": rope_and_cache_reference, "triton": rope_and_cache_triton},
         "attention": {
             "torch": TorchAttention(gather_tokens, read_back=by["rope_and_cache"] == "triton"),
-            "triton": TritonAttention(),
+            "triton": TritonAttention(one_order=deterministic),
         },
     }
-    return Kernels(by=by, **{op: functions[op][kind] for op, kind in by.items()})
+    chosen = {op: functions[op][kind] for op, kind in by.items()}
+    linear, kind = (matmul_triton, "triton") if deterministic else (matmul_reference, "torch")
+    return Kernels(by={**by, "linear": kind}, linear=linear, **chosen)
 
 
 def _check(wanted: list[str], device: str) -> None:

@@ -52,9 +52,11 @@ class Decoder(nn.Module):
             inv_freq, rope_scale = inverse_frequencies(rope, shape.head_dim)
             self.frequencies[window] = (inv_freq.to(device), rope_scale)
 
-    def compute_by(self, asked: Mapping[str, str]) -> None:
-        """Triton or torch for each operation, until further notice; raises as `choose` does."""
-        self.kernels = choose(asked, self.device, gather_tokens=GATHER_TOKENS)
+    def compute_by(self, asked: Mapping[str, str], *, deterministic: bool = False) -> None:
+        """Triton or torch for each operation, until further notice; see `choose`."""
+        self.kernels = choose(
+            asked, self.device, gather_tokens=GATHER_TOKENS, deterministic=deterministic
+        )
 
     @torch.no_grad()
     def forward(self, inputs: StepInputs, cache: KvCache) -> torch.Tensor:
@@ -81,7 +83,7 @@ class Decoder(nn.Module):
         at = F.pad(inputs.sample_at, (0, self._size(samples) - samples))
         assert x is not None, "a decoder has layers"
         normed = self.norm.added(x[at], residual[at], self.kernels)
-        logits = F.linear(normed, self.head)[:samples].float()
+        logits = self.kernels.linear(normed, self.head, None)[:samples].float()
         cap = self.shape.final_logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

@@ -18,9 +18,9 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from servekit.model.vocabulary import Vocabulary
 
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
-"""Between two words of JSON. Bounded, for a model that has fallen into blanks writes them until its
-tokens are used up; 64 are an indentation 16 levels deep."""
+WHITESPACE = r"\x20|\x0D?\x0A(\x20{0,32}|\x09{0,16})"
+"""Between two words of JSON: a blank, or a new line and its indentation, 16 levels deep at most. A
+model that has fallen into blanks would write them until its tokens are used up."""
 
 JSON_OPTIONS = {
     "whitespace_flexible": True,

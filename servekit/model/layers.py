@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from servekit.config.shape import Shape
@@ -45,8 +44,8 @@ class Projection(nn.Module):
         self.weight = empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = empty(outputs, dtype=dtype, device=device) if bias else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        return kernels.linear(x, self.weight, self.bias)
 
     def places(self, **outputs: int) -> Place:
         """Checkpoint projections by name, stacked in this order, each of so many outputs."""
@@ -103,7 +102,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, step: LayerStep, cache: LayerCache) -> torch.Tensor:
         query, key, value = step.kernels.rope_and_cache(
-            self.qkv(x).view(x.shape[0], -1, self.head_dim),
+            self.qkv(x, step.kernels).view(x.shape[0], -1, self.head_dim),
             step.cos,
             step.sin,
             step.slots,
@@ -116,7 +115,7 @@ class Attention(nn.Module):
         attended = step.kernels.attention.attend(
             query, key, value, cache, step.plan, scale=self.scale, softcap=self.softcap
         )
-        projected: torch.Tensor = self.out(attended)
+        projected: torch.Tensor = self.out(attended, step.kernels)
         return projected
 
     def places(self) -> Place:
@@ -141,8 +140,8 @@ class Mlp(nn.Module):
         self.down = Projection(width, shape.hidden_size, bias=bias, dtype=dtype, device=device)
 
     def forward(self, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-        gated = kernels.gated_activation(self.gate_up(x), self.activation)
-        mixed: torch.Tensor = self.down(gated)
+        gated = kernels.gated_activation(self.gate_up(x, kernels), self.activation)
+        mixed: torch.Tensor = self.down(gated, kernels)
         return mixed
 
     def places(self) -> Place:

@@ -105,9 +105,6 @@ class Tokenizer:
         """What this id adds to the text; b"" for a special token that is skipped."""
         return self._table.piece(token_id, skip_special_tokens)
 
-    def is_special(self, token_id: int) -> bool:
-        return token_id in self._table.special
-
     def text_stream(
         self, skip_special_tokens: bool = True, continues_text: bool = False
     ) -> TextStream:
@@ -124,7 +121,9 @@ class Tokenizer:
     def render_chat(
         self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
     ) -> str:
-        """The prompt as text. Raises TemplateError if the template refuses, or there is none."""
+        """The prompt as text, with the begin of sequence that its template writes: `encode` has to
+        add none. Raises TemplateError if the template refuses, or there is none.
+        """
         if not self._templates:
             raise TemplateError(
                 "this model has no chat template; use /v1/completions, or set model.chat_template",
@@ -134,10 +133,3 @@ class Tokenizer:
         name = "tool_use" if tool_use or "default" not in self._templates else "default"
         template = self._templates.get(name) or next(iter(self._templates.values()))
         return template.render(messages, add_generation_prompt, **variables)
-
-    def encode_chat(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
-    ) -> list[int]:
-        """The prompt as ids; begin of sequence is the template's to write, so none is added."""
-        text = self.render_chat(messages, add_generation_prompt, **variables)
-        return self.encode(text, add_special_tokens=False)

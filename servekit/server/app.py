@@ -1,5 +1,6 @@
 """The application: routes, the one error table, and the door that is shut while loading."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from litestar import Litestar, Request, Response, get
@@ -54,25 +55,33 @@ def build_app(
         *openapi.HANDLERS,
         socket.stream,
     ]
+    # the page needs the numbers, which are where admins are
+    pages = dashboard.HANDLERS
     if "admin" in classes:
-        handlers += dashboard.HANDLERS
+        handlers += pages
     if isinstance(exporter, PrometheusExporter):
         handlers.append(metrics_route(exporter))
+    here = [one for one in declared(handlers) if one.opt["access"] in classes]
+    elsewhere = paths_of([*handlers, *pages]) - paths_of(here)
     traces = exporter.traces
     if traces is not None:
         service.metrics.traced = traces.counts
     return App(
-        route_handlers=[one for one in declared(handlers) if one.opt["access"] in classes],
+        route_handlers=here,
         guards=[guard],
         middleware=[] if traces is None else [tracing(traces, service.config.model.name)],
         dependencies={"service": Provide(lambda: service, sync_to_thread=False)},
         exception_handlers=errors.handlers(lambda code: refused(service, code)),
         before_request=shut_while_loading,
         request_max_body_size=int(service.config.server.max_body_mib * MIB),
-        state=State({"service": service}),
+        state=State({"service": service, "elsewhere": elsewhere}),
         openapi_config=None,
         logging_config=None,
     )
+
+
+def paths_of(handlers: Iterable[BaseRouteHandler]) -> frozenset[str]:
+    return frozenset(path for one in handlers for path in one.paths)
 
 
 def refused(service: Service, code: str) -> None:

@@ -109,6 +109,11 @@ def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[byt
 def _translated(request: AnyRequest, error: HTTPException) -> ServekitError:
     path = request.scope["path"]
     if isinstance(error, NotFoundException):
+        if path in request.app.state.elsewhere:
+            return RouteNotFound(
+                f"{path} is not on this port; server.port takes prompts, and server.admin_port has "
+                "metrics and plan"
+            )
         return RouteNotFound(f"there is no {path} here; the API is under /v1")
     if isinstance(error, MethodNotAllowedException):
         refusal = RouteNotFound(

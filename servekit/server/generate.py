@@ -241,7 +241,7 @@ class Generation:
             self.metrics.first_token(self.job.operation, now - self.job.arrived)
             self.served(now)
         one.first_at = one.last_at = now
-        if (spent := spent_before(one.events, now)) is not None:
+        if (spent := spent_before(one)) is not None:
             self.metrics.prefilled(one.prompt_tokens, now - self.job.arrived, spent)
 
     def _complete(self, one: Running, finish: str) -> None:

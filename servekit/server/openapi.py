@@ -183,6 +183,22 @@ def _named(kind: type) -> Json:
     return {"$ref": NAMES.format(name=kind.__name__)}
 
 
+CONTENT: Json = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "text"],
+                "properties": {"type": {"enum": ["text"]}, "text": {"type": "string"}},
+            },
+        },
+    ]
+}
+"""Of a message: a text, or parts that are texts."""
+
+
 def _refine(properties: Json, model: str) -> None:
     """What the types do not say of a request: the limits, the model, what a message has."""
     for name, (low, high) in RANGES.items():
@@ -197,7 +213,7 @@ def _refine(properties: Json, model: str) -> None:
             choice["items"] = {
                 "type": "object",
                 "required": ["role", "content"],
-                "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+                "properties": {"role": {"type": "string"}, "content": CONTENT},
             }
 
 

@@ -8,6 +8,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import uvicorn
 
@@ -15,6 +16,7 @@ from servekit.config.serving import ServerConfig
 from servekit.errors import ServekitError
 from servekit.server.access import CLASSES, Access
 from servekit.server.app import MIB, Exporter, build_app
+from servekit.server.certificate import Certificate
 from servekit.server.entrance import tls_files
 from servekit.server.protocol import BoundedConfig, Bounds
 from servekit.server.service import Service
@@ -153,6 +155,14 @@ def _server(service: Service, exporter: Exporter, classes: frozenset[Access]) ->
             timeout_graceful_shutdown=int(LAST_EVENTS_S),
             # a message somewhat larger than a body may be gets an error, and costs no connection
             ws_max_size=int(2 * service.config.server.max_body_mib * MIB),
-            **tls_files(service.config.server),
+            **_tls(service.config.server),
         )
     )
+
+
+def _tls(config: ServerConfig) -> dict[str, Any]:
+    """For uvicorn; empty without TLS."""
+    files = tls_files(config)
+    if files:
+        files["ssl_context_factory"] = lambda _, make: Certificate(config, make).context
+    return files

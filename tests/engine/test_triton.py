@@ -32,7 +32,9 @@ SHARED = list(range(40, 57))
 PROMPTS = [[*SHARED, 7, 8], [5], [*SHARED, 9], list(range(100, 123))]
 
 
-def engine(family: str, by: dict[str, str]) -> LocalEngine:
+def engine(
+    family: str, by: dict[str, str], *, deterministic: bool = False, capacity_tokens: int = 512
+) -> LocalEngine:
     """Two layers; prompts are computed in chunks of at most 8 tokens."""
     shape = tiny_shape(layers=2, head_dim=16, **SHAPES[family])
     decoder = Decoder(shape, "float32", "cpu")
@@ -43,8 +45,8 @@ def engine(family: str, by: dict[str, str]) -> LocalEngine:
     config = tiny_config(
         model={"shape": shape, "max_model_len": 64},
         scheduler=limits,
-        kv={"block_size": 8, "capacity_tokens": 512},
-        engine={"kernels": by},
+        kv={"block_size": 8, "capacity_tokens": capacity_tokens},
+        engine={"kernels": by, "deterministic": deterministic},
     )
     return LocalEngine(config, decoder)
 
@@ -75,6 +77,25 @@ def test_tokens_are_those_of_torch(family: str) -> None:
 def test_each_operation_may_be_chosen_alone(op: str) -> None:
     expected = answers(engine("llama", dict.fromkeys(OPS, "torch")))
     assert answers(engine("llama", {**dict.fromkeys(OPS, "torch"), op: "triton"})) == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_deterministic_answers_have_the_same_bits_alone_and_in_any_batch(family: str) -> None:
+    """Whole or in chunks, after a prefix hit, and where the cache holds few at once."""
+    triton = dict.fromkeys(OPS, "triton")
+    samplings = [Sampling(max_tokens=6, seed=n, temperature=0.9, logprobs=3) for n in range(4)]
+
+    def said(made: LocalEngine, asked: list[int]) -> list[tuple[list[int], object]]:
+        results = made.generate([PROMPTS[n] for n in asked], [samplings[n] for n in asked])
+        return [(result.tokens, result.logprobs) for result in results]
+
+    everybody = list(range(4))
+    alone = [said(engine(family, triton, deterministic=True), [n])[0] for n in everybody]
+    together = engine(family, triton, deterministic=True)
+    assert said(together, everybody) == alone
+    assert said(together, everybody) == alone, "prefixes are found now"
+    tight = engine(family, triton, deterministic=True, capacity_tokens=48)
+    assert said(tight, everybody) == alone
 
 
 @pytest.mark.parametrize("stored", ["fp8", "int8"])

@@ -22,6 +22,7 @@ def test_kernels_compile_without_spills_and_with_tensor_cores(target: str) -> No
     assert {row["case"].split(",")[0] for row in rows} >= {
         *("rms_norm", "add_rms_norm", "gated_activation"),
         *("rope_and_cache", "paged_decode", "paged_prefill"),
+        *("matmul", "quantised_matmul", "moe_routing", "moe"),
     }
     products = {name for row in rows for name in row["needs"]["products"]}
     assert products & {"HMMA", "HGMMA", "UTCHMMA", "v_mfma"}

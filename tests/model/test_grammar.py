@@ -1,5 +1,6 @@
 """What a grammar permits is text of the tokenizer's own tokens, whatever kind it is."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,59 @@ def test_what_the_tokenizer_makes_of_json_is_permitted(tokenizer: Tokenizer) -> 
     assert matcher.consume_tokens(ids), matcher.get_error()
     assert matcher.is_stopped()
     assert set(allowed(matcher)) == tokenizer.eos_ids
+
+
+BYTES = Vocabulary([bytes([byte]) for byte in range(255)] + [b"\xff"], [255])
+
+LISTED = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("blanks", ["\n \t", "\n\t ", " \n\t", "\t\r\n "])
+@pytest.mark.parametrize("names", [["name"], ["name", "tags"]])
+def test_a_model_that_prefers_blanks_comes_to_an_end(blanks: str, names: list[str]) -> None:
+    """With a list that may be there or not."""
+    matcher = Compiler(BYTES).compile(json_grammar(LISTED))
+    words = ["{", *[part for name in names for part in (f'"{name}"', ":", VALUES[name], ",")]]
+    words[-1], text = "}", ""
+    for sign in "".join(words):
+        while not inside(text) and (blank := preferred(matcher, blanks)):
+            assert matcher.consume_token(ord(blank))
+            text += blank
+        assert matcher.consume_token(ord(sign)), text + sign
+        text += sign
+    assert matcher.is_stopped()
+    assert json.loads(text).keys() == set(names)
+    assert len(text) < 45 * len(words)
+
+
+def preferred(matcher: LLMatcher, signs: str) -> str:
+    permitted = allowed(matcher)
+    return next((sign for sign in signs if ord(sign) in permitted), "")
+
+
+VALUES = {"name": '"a"', "tags": "[]"}
+
+
+def inside(text: str) -> bool:
+    """A string, whose blanks are its own."""
+    return text.count('"') % 2 == 1
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+@pytest.mark.parametrize("new_line", ["\n", "\r\n"])
+def test_json_may_be_indented(indent: int | str | None, new_line: str) -> None:
+    text = json.dumps({"name": "a b", "tags": ["x", "y"]}, indent=indent)
+    matcher = Compiler(BYTES).compile(json_grammar(LISTED))
+    assert matcher.consume_tokens(list(text.replace("\n", new_line).encode()))
+    assert matcher.is_stopped()
 
 
 def test_digits_and_word_characters_are_ascii(tokenizer: Tokenizer) -> None:

@@ -72,7 +72,7 @@ def test_tokens_that_only_the_configuration_names_are_added(tmp_path: Path, back
     folder = save_folder(tmp_path, backend, tokenizer_config={"added_tokens_decoder": added})
     tokenizer = load_tokenizer(folder)
     assert tokenizer.encode("a<|new|>")[1:] == [size]
-    assert tokenizer.is_special(size)
+    assert tokenizer.token_bytes(size) == b""
     assert tokenizer.vocab_size == size + 1
 
 
@@ -159,7 +159,7 @@ def test_a_chat_has_the_begin_of_sequence_its_template_writes_and_no_other(
     template = "{{ bos_token }}{{ messages[0].content }}"
     folder = chat_folder(tmp_path, backend, chat_template=template, add_bos_token=True)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
-    ids = ours.encode_chat(HI)
+    ids = ours.encode(ours.render_chat(HI), add_special_tokens=False)
     assert ids.count(1) == 1
     assert ids == theirs.apply_chat_template(HI, return_dict=False)
 

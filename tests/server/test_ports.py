@@ -1,10 +1,12 @@
 """One port or two: which routes are where."""
 
+import re
 import resource
 import socket
 from typing import Any
 
 import pytest
+from litestar.testing import TestClient
 
 from servekit.errors import ServekitError
 from servekit.server.ports import Ports, connections_allowed, listeners
@@ -47,6 +49,24 @@ def test_an_admin_port_takes_what_is_for_those_who_run_the_server() -> None:
     assert METRICS not in traffic
     assert CHAT not in admin
     assert ports.url != ports.admin_url
+
+
+@pytest.mark.parametrize("path", [METRICS, "/dashboard", "/v1/servekit/plan", CHAT, "/nowhere"])
+def test_who_asks_at_the_wrong_port_is_told_of_the_other(path: str) -> None:
+    ports = closed(ports_of(admin_port=0))
+    traffic, admin = (TestClient(server.config.app) for server in ports.servers)
+    refused = (admin if path == CHAT else traffic).get(path)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (404, "route_not_found")
+    assert ("is not on this port" in error["message"]) == (path != "/nowhere")
+    assert not re.search(r"\d{4}", error["message"])
+
+
+def test_on_one_port_there_is_no_other_to_tell_of() -> None:
+    ports = closed(ports_of())
+    client = TestClient(ports.servers[0].config.app)
+    assert client.get(METRICS).status_code == 200
+    assert "on this port" not in client.get("/nowhere").json()["error"]["message"]
 
 
 def test_an_admin_port_in_use_is_said_by_its_key() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from servekit.engine.messages import Event
 from tests.server.conftest import Running, chat_body, chunks_of
 
 ROUTES = {
@@ -72,6 +73,21 @@ def test_timings_come_with_the_usage_where_they_are_asked_for(
     assert (timings["queue_ms"], timings["prefill_ms"]) == (250.0, 500.0)
     assert 0 <= timings["decode_ms"] <= timings["total_ms"]
     assert (timings["cached_tokens"], timings["preemptions"]) == (4, 2)
+
+
+def test_metrics_have_the_times_of_the_timings(server: Running, http: httpx.Client) -> None:
+    def spent() -> list[float]:
+        text = http.get("/metrics").text
+        sums = [f"servekit_request_{name}_time_seconds_sum " for name in ("queue", "prefill")]
+        return [float(text.partition(name)[2].split("\n")[0] or 0) for name in sums]
+
+    # times of the seat are for traces alone
+    server.engine.events = [Event(0, "seated", 0.0, 5.0, 0), Event(0, "chunk", 5.0, 6.0, 2)]
+    before = spent()
+    answer = http.post("/v1/completions", json={**ROUTES["/v1/completions"], "timings": True})
+    timings = answer.json()["timings"]
+    rose = [1000 * (after - earlier) for earlier, after in zip(before, spent(), strict=True)]
+    assert rose == pytest.approx([timings["queue_ms"], timings["prefill_ms"]])
 
 
 @pytest.mark.parametrize("path", ROUTES)

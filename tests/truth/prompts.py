@@ -30,10 +30,15 @@ def raw(tokenizer: Tokenizer, kind: str, tokens: int) -> list[int]:
 
 def chat(tokenizer: Tokenizer, kind: str, tokens: int) -> list[int]:
     """About `tokens` tokens, the frame of the template included and whole."""
-    frame = len(tokenizer.encode_chat([{"role": "user", "content": ""}]))
+    frame = len(asked(tokenizer, ""))
     ids = tokenizer.encode(text(kind, tokens), add_special_tokens=False)
     content = tokenizer.decode(ids[: max(1, tokens - frame)])
-    return tokenizer.encode_chat([{"role": "user", "content": content}])
+    return asked(tokenizer, content)
+
+
+def asked(tokenizer: Tokenizer, content: str) -> list[int]:
+    prompt = tokenizer.render_chat([{"role": "user", "content": content}])
+    return tokenizer.encode(prompt, add_special_tokens=False)
 
 
 def all_prompts(tokenizer: Tokenizer) -> list[list[int]]:
