@@ -10,6 +10,7 @@ from servekit.kernels.draw import DrawTensors
 from servekit.kernels.gated import gated_activation_triton
 from servekit.kernels.rms_norm import add_rms_norm_triton, rms_norm_triton
 from servekit.kernels.sample import sample_triton
+from servekit.kernels.verify import Drafts, verify_triton
 
 ROWS, HIDDEN, INTERMEDIATE = 64, 4096, 14336
 VOCABULARIES = {"128256": 128256, "262144": 262144}
@@ -32,6 +33,20 @@ def small_cases() -> Iterator[Case]:
         logits = meta(ROWS, vocab, dtype=torch.float32)
         yield Case("sample", name, lambda x=logits: sample_triton(x, draws(ROWS)), {})
         yield Case("sample", f"{name}, adjusted", lambda x=logits: _adjusted(x), {})
+        for kind, probs in (("sure drafts", None), ("drafts", logits)):
+            drafts = _drafts(probs)
+            yield Case(
+                "verify",
+                f"{name}, {kind}",
+                lambda x=logits, drafts=drafts: verify_triton(x, draws(ROWS), drafts),
+                {},
+            )
+
+
+def _drafts(probs: torch.Tensor | None) -> Drafts:
+    """Three guesses a request."""
+    starts, tokens = meta(ROWS // 4 + 1, dtype=torch.int32), meta(ROWS, dtype=torch.int32)
+    return Drafts(starts, 4, tokens, meta(ROWS, dtype=torch.float64), probs)
 
 
 def draws(rows: int) -> DrawTensors:

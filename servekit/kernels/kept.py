@@ -40,41 +40,51 @@ def distances(line, start, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @jit
-def token_ids(line, i):
-    """Of those at places i, which are in their bounds or masked by the caller."""
+def distance_bits(distance):
+    """Integers in the order of distances."""
+    return distance.to(tl.int32, bitcast=True)
+
+
+@jit
+def token_ids(line, i, mask):
+    """Of those at places i, where `mask` is."""
     _, _, ids_ptr, count, _, _, _ = line
-    return tl.load(ids_ptr + i, mask=i < count, other=0) + tl.where(count >= 0, 0, i)
+    together = tl.load(ids_ptr + i, mask=mask & (i < count), other=0)
+    return tl.where(count >= 0, together, i)
 
 
 @jit
 def weights(
-    line, start, last, min_p, draft_ptr, scale,
+    line, start, last, min_p, draft_ptr, scale, banned,
     VOCAB: tl.constexpr, BLOCK: tl.constexpr, DRAFT: tl.constexpr,
 ):
-    """exp(-distance), 0 where the distance's bits are above `last` or the weight is below `min_p`.
-
-    With DRAFT less `scale` times the draft's probability, but not below 0.
+    """exp(-distance), 0 where the distance's bits are above `last`, the weight is below `min_p`, or
+    the token is `banned` (-1: none). With DRAFT less `scale` times the draft's probability, but not
+    below 0.
     """
     distance = distances(line, start, VOCAB, BLOCK)
     weight = tl.exp(-distance)
-    kept = (distance.to(tl.int32, bitcast=True) <= last) & (weight >= min_p)
+    i = start + tl.arange(0, BLOCK)
+    inside = i < line[4]
+    kept = (distance_bits(distance) <= last) & (weight >= min_p) & inside
     if DRAFT:
-        i = start + tl.arange(0, BLOCK)
-        inside = kept & (i < line[4])
-        draft = tl.load(draft_ptr + token_ids(line, i), mask=inside, other=0.0)
+        wanted = kept & (scale > 0.0)  # where nothing is taken away nothing may be there
+        draft = tl.load(draft_ptr + token_ids(line, i, wanted), mask=wanted, other=0.0)
         weight = tl.maximum(weight - scale * draft, 0.0)
+    elif banned >= 0:
+        kept &= token_ids(line, i, kept) != banned
     return tl.where(kept, weight, 0.0)
 
 
 @jit
 def mass_of(
-    line, last, min_p, draft_ptr, scale,
+    line, last, min_p, draft_ptr, scale, banned,
     VOCAB: tl.constexpr, BLOCK: tl.constexpr, DRAFT: tl.constexpr,
 ):
     """The weights' sum: of float32 within a block, of float64 between blocks."""
     total = tl.full((), 0.0, tl.float64)
     for start in range(0, line[4], BLOCK):
-        weight = weights(line, start, last, min_p, draft_ptr, scale, VOCAB, BLOCK, DRAFT)
+        weight = weights(line, start, last, min_p, draft_ptr, scale, banned, VOCAB, BLOCK, DRAFT)
         total += tl.sum(weight, 0).to(tl.float64)
     return total
 
@@ -89,19 +99,19 @@ def last_kept(line, top_k, top_p, mass, VOCAB: tl.constexpr, BLOCK: tl.constexpr
             middle = low + (high - low) // 2
             within = tl.full((), 0, tl.int32)
             for start in range(0, line[4], BLOCK):
-                bits = distances(line, start, VOCAB, BLOCK).to(tl.int32, bitcast=True)
+                bits = distance_bits(distances(line, start, VOCAB, BLOCK))
                 within += tl.sum((bits <= middle).to(tl.int32), 0)
             if within >= top_k:
                 high = middle
             else:
                 low = middle
         last = high
-        mass = mass_of(line, last, 0.0, line[0], 0.0, VOCAB, BLOCK, False)
+        mass = mass_of(line, last, 0.0, line[0], 0.0, -1, VOCAB, BLOCK, False)
     if top_p < 1.0:
         low, high = tl.full((), 0, tl.int32), last + 1
         while high - low > 1:  # those nearer than low have less than top_p of the mass
             middle = low + (high - low) // 2
-            nearer = mass_of(line, middle - 1, 0.0, line[0], 0.0, VOCAB, BLOCK, False)
+            nearer = mass_of(line, middle - 1, 0.0, line[0], 0.0, -1, VOCAB, BLOCK, False)
             if nearer < top_p * mass:
                 low = middle
             else:
@@ -112,7 +122,7 @@ def last_kept(line, top_k, top_p, mass, VOCAB: tl.constexpr, BLOCK: tl.constexpr
 
 @jit
 def first_past(
-    line, last, min_p, draft_ptr, scale, target,
+    line, last, min_p, draft_ptr, scale, banned, target,
     VOCAB: tl.constexpr, BLOCK: tl.constexpr, DRAFT: tl.constexpr,
 ):
     """The first token whose running weight is above `target`, which is below the whole."""
@@ -120,16 +130,17 @@ def first_past(
     before = running
     start = tl.full((), 0, tl.int32)
     while (running <= target) & (start < line[4]):
-        weight = weights(line, start, last, min_p, draft_ptr, scale, VOCAB, BLOCK, DRAFT)
+        weight = weights(line, start, last, min_p, draft_ptr, scale, banned, VOCAB, BLOCK, DRAFT)
         before = running
         running += tl.sum(weight, 0).to(tl.float64)
         start += BLOCK
     start -= BLOCK
-    weight = weights(line, start, last, min_p, draft_ptr, scale, VOCAB, BLOCK, DRAFT)
+    weight = weights(line, start, last, min_p, draft_ptr, scale, banned, VOCAB, BLOCK, DRAFT)
     i = start + tl.arange(0, BLOCK)
     past = before + tl.cumsum(weight.to(tl.float64), 0) > target
     first = tl.min(tl.where(past, i, line[4]), 0)
     # the block's sum in float32 may have been a rounding more than it is
     final = tl.max(tl.where(weight > 0.0, i, 0), 0)
-    return token_ids(line, tl.where(first < line[4], first, final))
+    place = tl.where(first < line[4], first, final)
+    return token_ids(line, place, place >= 0)
 # fmt: on

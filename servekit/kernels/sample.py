@@ -5,6 +5,7 @@ are left, by bisection, and draws. One program computes a row, in an order that 
 its token is the same in any batch.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ class Sampled(NamedTuple):
     status: torch.Tensor
 
 
+SampleKernel = Callable[[torch.Tensor, DrawTensors, Adjustments | None], Sampled]
+
+
 def sample_reference(
     logits: torch.Tensor, params: DrawTensors, adjustments: Adjustments | None = None
 ) -> Sampled:
@@ -35,11 +39,16 @@ def sample_reference(
     The first of equally good tokens is the best one.
     """
     work = adjust_reference(logits, adjustments) if adjustments else logits
-    status = torch.where(work.amax(-1).isfinite(), FINE, NOTHING_LEFT)
-    status = status.masked_fill(~logits.amax(-1).isfinite(), NOT_FINITE).int()
+    status = row_status(logits, work)
     sound = work.masked_fill((status != FINE)[:, None], 0)
     drawn = torch.where(params.temperature > 0, draw(sound, params.lists()), sound.argmax(-1))
     return Sampled(drawn.masked_fill(status != FINE, 0), status)
+
+
+def row_status(logits: torch.Tensor, adjusted: torch.Tensor) -> torch.Tensor:
+    """int32 [rows]: FINE, NOT_FINITE or NOTHING_LEFT."""
+    status = torch.where(adjusted.amax(-1).isfinite(), FINE, NOTHING_LEFT)
+    return status.masked_fill(~logits.amax(-1).isfinite(), NOT_FINITE).int()
 
 
 # fmt: off
@@ -60,9 +69,11 @@ def _draw_kernel(
         mass = tl.load(mass_ptr + row).to(tl.float64)
         top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
         last = last_kept(line, top_k, top_p, mass, VOCAB, BLOCK)
-        total = mass_of(line, last, min_p, logits_ptr, 0.0, VOCAB, BLOCK, False)
+        total = mass_of(line, last, min_p, logits_ptr, 0.0, -1, VOCAB, BLOCK, False)
         target = tl.load(uniform_ptr + row) * total
-        token = first_past(line, last, min_p, logits_ptr, 0.0, target, VOCAB, BLOCK, False)
+        token = first_past(
+            line, last, min_p, logits_ptr, 0.0, -1, target, VOCAB, BLOCK, False
+        )
         tl.store(tokens_ptr + row, token.to(tl.int64))
 # fmt: on
 

@@ -25,9 +25,10 @@ from servekit.kernels.rope_and_cache import (
     rope_and_cache_reference,
     rope_and_cache_triton,
 )
+from servekit.kernels.sample import SampleKernel, sample_triton
 from servekit.kernels.target import interpreted
 
-OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention")
+OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention", "sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Kernels:
     gated_activation: Callable[[torch.Tensor, str], torch.Tensor]
     rope_and_cache: Callable[..., Attended]
     attention: Attention
+    sample: SampleKernel | None
+    """None: one operation of torch after another, which the engine calls."""
     linear: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
     def __str__(self) -> str:
@@ -82,6 +85,7 @@ def choose(
             "torch": TorchAttention(gather_tokens, read_back=by["rope_and_cache"] == "triton"),
             "triton": TritonAttention(one_order=deterministic),
         },
+        "sample": {"torch": None, "triton": sample_triton},
     }
     chosen = {op: functions[op][kind] for op, kind in by.items()}
     linear, kind = (matmul_triton, "triton") if deterministic else (matmul_reference, "torch")
