@@ -68,7 +68,7 @@ def weights(
     inside = i < line[4]
     kept = (distance_bits(distance) <= last) & (weight >= min_p) & inside
     if DRAFT:
-        wanted = kept & (scale > 0.0)  # where nothing is taken away nothing may be there
+        wanted = kept & (scale * weight > 0.0)  # where nothing is taken away nothing may be there
         draft = tl.load(draft_ptr + token_ids(line, i, wanted), mask=wanted, other=0.0)
         weight = tl.maximum(weight - scale * draft, 0.0)
     elif banned >= 0:
