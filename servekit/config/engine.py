@@ -8,7 +8,10 @@ from pydantic import Field, model_validator
 from servekit.config.base import Group
 
 KernelKind = Literal["triton", "torch"]
-KERNEL_OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention", "moe")
+KERNEL_OPS = (
+    *("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention"),
+    *("moe", "sample"),
+)
 OTHERS = "others"
 
 

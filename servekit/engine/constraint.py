@@ -39,6 +39,20 @@ class Constraint:
             self.matcher, self._followed = self._start.deep_copy(), 0
 
 
+def masks(constraints: Sequence[Constraint]) -> tuple[np.ndarray, dict[int, str]]:
+    """int32 [constraints, words], lowest bit first: 1 for what may come next; and why by place for
+    those whose grammar gave up, whose bits mean nothing.
+    """
+    bits = allocate_token_bitmask(len(constraints), constraints[0].vocab_size)
+    matchers = [(one.matcher, place) for place, one in enumerate(constraints)]
+    fill_next_token_bitmask_par(_threads, matchers, bits)
+    return bits, {
+        place: f"the grammar cannot be followed any further: {one.matcher.get_error()}"
+        for place, one in enumerate(constraints)
+        if one.matcher.is_error()
+    }
+
+
 def forbid(
     logits: torch.Tensor, rows: Sequence[int], constraints: Sequence[Constraint]
 ) -> dict[int, str]:
@@ -46,9 +60,7 @@ def forbid(
 
     Returns why by row for those whose grammar gave up; their logits mean nothing.
     """
-    bits = allocate_token_bitmask(len(rows), constraints[0].vocab_size)  # [rows, vocab / 32]
-    matchers = [(one.matcher, place) for place, one in enumerate(constraints)]
-    fill_next_token_bitmask_par(_threads, matchers, bits)
+    bits, gave_up = masks(constraints)
     known = min(constraints[0].vocab_size, logits.shape[-1])
     forbidden = ~unpacked(bits, logits.device)[:, :known]
     at = torch.tensor(rows, device=logits.device)
@@ -57,11 +69,7 @@ def forbid(
     masked[:, known:] = -torch.inf
     if masked is not logits:
         logits[at] = masked
-    return {
-        row: f"the grammar cannot be followed any further: {one.matcher.get_error()}"
-        for row, one in zip(rows, constraints, strict=True)
-        if one.matcher.is_error()
-    }
+    return {rows[place]: why for place, why in gave_up.items()}
 
 
 def unpacked(bits: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from servekit.engine.messages import Sampling
+from servekit.kernels.adjust import penalised
 
 
 class SeenTokens:
@@ -71,12 +72,7 @@ def penalise(
     seen: Sequence[SeenTokens],
     samplings: Sequence[Sampling],
 ) -> None:
-    """Lowers, in place, the logits [rows, vocab] of tokens that were seen.
-
-    Repetition (Keskar et al. 2019, CTRL) counts prompt and output: a positive logit is divided by
-    the penalty, another is multiplied. Then frequency and presence (OpenAI) count the output:
-    logit -= frequency * count + presence * (count > 0).
-    """
+    """Lowers, in place, the logits [rows, vocab] of tokens that were seen; see `penalised`."""
     sizes = [len(tokens.ids) for tokens in seen]
     where = _on(logits, np.repeat(rows, sizes))
     ids = _on(logits, np.concatenate([tokens.ids for tokens in seen]))
@@ -88,9 +84,7 @@ def penalise(
     repetition = spread([sampling.repetition_penalty for sampling in samplings])
     frequency = spread([sampling.frequency_penalty for sampling in samplings])
     presence = spread([sampling.presence_penalty for sampling in samplings])
-    value = logits[where, ids]
-    value = torch.where(value > 0, value / repetition, value * repetition)
-    logits[where, ids] = value - frequency * counts - presence * (counts > 0)
+    logits[where, ids] = penalised(logits[where, ids], counts, repetition, frequency, presence)
 
 
 def _on(logits: torch.Tensor, values: np.ndarray) -> torch.Tensor:

@@ -8,7 +8,8 @@ from servekit.engine.constraint import Constraint
 from servekit.engine.graphs import DecodeGraphs
 from servekit.engine.inputs import Layout, build_inputs, lay_out
 from servekit.engine.messages import Sampling, TokenLogprobs
-from servekit.engine.sampler import SamplingState, sample
+from servekit.engine.sampler import sample
+from servekit.engine.sampling_state import SamplingState
 from servekit.engine.static_inputs import Staging
 from servekit.errors import EngineError
 from servekit.model.cache import KvCache
@@ -84,7 +85,7 @@ class Runner:
         ids, states = self._who_samples(batch)
         if not ids:
             return Sampled([], {})
-        drawn = sample(logits, states)
+        drawn = sample(logits, states, self.decoder.kernels.sample)
         decodes = len(batch.decodes.ids)
         outcome = Sampled(
             decoded=drawn.tokens[:decodes],

@@ -13,69 +13,19 @@ whose parameters leave nothing to choose from, fails alone.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from servekit.engine.constraint import Constraint, forbid
-from servekit.engine.draw import DrawParams, Uniforms, draw
-from servekit.engine.messages import Sampling, TokenLogprobs
-from servekit.engine.penalties import SeenTokens, add_sparse, has_penalties, penalise
-from servekit.errors import RequestError
+from servekit.engine.constraint import forbid
+from servekit.engine.messages import TokenLogprobs
+from servekit.engine.penalties import add_sparse, penalise
+from servekit.engine.sampling_inputs import adjustments_of, draw_tensors
+from servekit.engine.sampling_state import SamplingState
+from servekit.kernels.draw import DrawParams, draw
+from servekit.kernels.sample import FINE, SampleKernel
+from servekit.kernels.sample import NOT_FINITE as NO_NUMBERS
 
 NOT_FINITE = "the model's logits are not finite numbers"
 NOTHING_LEFT = "logit_bias, min_tokens, penalties and grammar leave no token to choose from"
-
-
-class SamplingState:
-    """What sampling remembers of one request between steps: its output so far."""
-
-    def __init__(self, prompt: list[int], sampling: Sampling, vocab_size: int) -> None:
-        """Raises RequestError for a token id that this model does not have."""
-        _check_ids("prompt", prompt, vocab_size)
-        _check_ids("logit_bias", sampling.logit_bias, vocab_size)
-        self.prompt = prompt
-        self.sampling = sampling
-        self.output: list[int] = []
-        self.uniforms = Uniforms(sampling.seed)
-        self.constraint: Constraint | None = None
-        self._seen = SeenTokens(prompt, []) if has_penalties(sampling) else None
-        self._bias = _sparse(sampling.logit_bias)
-        stops = [token for token in sampling.stop_token_ids if 0 <= token < vocab_size]
-        self._bias_and_forbidden = _sparse({**sampling.logit_bias, **dict.fromkeys(stops, -np.inf)})
-
-    def append(self, token: int) -> None:
-        self.output.append(token)
-        if self._seen is not None:
-            self._seen.add(token)
-
-    def rewind(self, length: int) -> None:
-        """Forgets output from `length` on, so that a step run again draws the same again."""
-        if length < len(self.output):
-            del self.output[length:]
-            if self.constraint is not None:
-                self.constraint.take_back(length)
-            if self._seen is not None:
-                self._seen = SeenTokens(self.prompt, self.output)
-
-    @property
-    def seen(self) -> SeenTokens | None:
-        return self._seen
-
-    @property
-    def additions(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Token ids and what to add to their logits at this step; None for nothing."""
-        too_short = len(self.output) < self.sampling.min_tokens
-        ids, values = self._bias_and_forbidden if too_short else self._bias
-        return (ids, values) if len(ids) else None
-
-    @property
-    def changes_logits(self) -> bool:
-        """Before temperature."""
-        return bool(self.additions or self.seen or self.constraint)
-
-    @property
-    def uniform(self) -> float:
-        return self.uniforms[len(self.output)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +41,20 @@ class Drawn:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 
-def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
+def sample(
+    logits: torch.Tensor, states: Sequence[SamplingState], kernel: SampleKernel | None = None
+) -> Drawn:
     """Draws from logits, float32 [rows, vocab], one row for each state; they are left as they are.
 
-    An exception in handling the rows together makes each be tried alone.
+    By `kernel`, or by torch, one operation after another. An exception in handling the rows
+    together makes each be tried alone.
     """
     try:
-        return _sample(logits, states)
+        return _sample(logits, states) if kernel is None else _in_one(logits, states, kernel)
     except Exception as fault:
         if len(states) == 1:
             return Drawn([0], failed={0: f"sampling failed: {fault}"})
-    alone = [sample(logits[row : row + 1], [state]) for row, state in enumerate(states)]
+    alone = [sample(logits[row : row + 1], [state], kernel) for row, state in enumerate(states)]
     return Drawn(
         tokens=[drawn.tokens[0] for drawn in alone],
         failed={row: drawn.failed[0] for row, drawn in enumerate(alone) if drawn.failed},
@@ -127,6 +80,19 @@ def _sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> Drawn:
         picked = work if len(random) == len(states) else work[random]
         tokens[random] = draw(picked, _draw_params([states[row] for row in random]))
     chosen = tokens.tolist()
+    blamed = {row for row, why in gave_up.items() if failed[row] is why}
+    return Drawn(chosen, failed, blamed, _logprobs(logits, chosen, states))
+
+
+def _in_one(logits: torch.Tensor, states: Sequence[SamplingState], kernel: SampleKernel) -> Drawn:
+    """All on the device, from which only tokens and what failed come back."""
+    what, gave_up = adjustments_of(states, logits.device)
+    drawn = kernel(logits, draw_tensors(states, logits.device), what)
+    chosen, status = torch.stack((drawn.tokens, drawn.status.long())).tolist()
+    failed = dict(gave_up)
+    for row, fault in enumerate(status):
+        if fault != FINE:
+            failed[row] = NOT_FINITE if fault == NO_NUMBERS else NOTHING_LEFT
     blamed = {row for row, why in gave_up.items() if failed[row] is why}
     return Drawn(chosen, failed, blamed, _logprobs(logits, chosen, states))
 
@@ -180,19 +146,3 @@ def _logprobs(
 
 def _not_finite(best: torch.Tensor) -> list[int]:
     return [row for row, sound in enumerate(best.isfinite().tolist()) if not sound]
-
-
-def _sparse(entries: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    return (
-        np.fromiter(entries.keys(), np.int64, len(entries)),
-        np.fromiter(entries.values(), np.float32, len(entries)),
-    )
-
-
-def _check_ids(param: str, ids: Sequence[int] | dict[int, float], vocab_size: int) -> None:
-    outside = next((token for token in ids if not 0 <= token < vocab_size), None)
-    if outside is not None:
-        raise RequestError(
-            f"{param} has token id {outside}, but the model's ids are 0 to {vocab_size - 1}",
-            param=param,
-        )

@@ -26,9 +26,13 @@ from servekit.kernels.rope_and_cache import (
     rope_and_cache_reference,
     rope_and_cache_triton,
 )
+from servekit.kernels.sample import SampleKernel, sample_triton
 from servekit.kernels.target import interpreted
 
-OPS = ("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention", "moe")
+OPS = (
+    *("rms_norm", "add_rms_norm", "gated_activation", "rope_and_cache", "attention"),
+    *("moe", "sample"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Kernels:
     rope_and_cache: Callable[..., Attended]
     attention: Attention
     moe: Experts
+    sample: SampleKernel | None
+    """None: one operation of torch after another, which the engine calls."""
     linear: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
     def __str__(self) -> str:
@@ -86,6 +92,7 @@ def choose(
             "triton": TritonAttention(one_order=deterministic),
         },
         "moe": {"torch": experts_torch(), "triton": experts_triton(one_order=deterministic)},
+        "sample": {"torch": None, "triton": sample_triton},
     }
     chosen = {op: functions[op][kind] for op, kind in by.items()}
     linear, kind = (matmul_triton, "triton") if deterministic else (matmul_reference, "torch")

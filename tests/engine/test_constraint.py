@@ -77,6 +77,16 @@ def test_bias_penalties_and_filters_stay_inside_the_grammar(words: dict[str, Any
     assert finish == "stop"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+@pytest.mark.parametrize("grammar", GRAMMARS[:2])
+def test_the_sampling_kernel_keeps_to_the_grammar_as_torch_does(grammar: str) -> None:
+    asked = [asking(grammar, seed, temperature=1.5, max_tokens=8) for seed in range(2)]
+    kernels = {"sample": "triton", "others": "torch"}
+    by_kernel = constrained_engine(engine={"kernels": kernels}).generate([[1, 2, 3]] * 2, asked)
+    by_torch = constrained_engine().generate([[1, 2, 3]] * 2, asked)
+    assert [one.tokens for one in by_kernel] == [one.tokens for one in by_torch]
+
+
 def test_bias_chooses_among_what_is_allowed():
     assert one(asking(GRAMMARS[0], logit_bias={ord("m"): 100.0}))[0] == "maybe"
 

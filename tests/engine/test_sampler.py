@@ -1,6 +1,8 @@
 """Each row of a step is sampled by its own request's words, as if it were alone."""
 
 import math
+import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,21 @@ import torch
 
 from servekit.engine.draw import Uniforms
 from servekit.engine.messages import Sampling
-from servekit.engine.sampler import NOT_FINITE, NOTHING_LEFT, SamplingState, sample
+from servekit.engine.sampler import NOT_FINITE, NOTHING_LEFT, sample
+from servekit.engine.sampling_state import SamplingState
 from servekit.errors import RequestError
+from servekit.kernels.sample import sample_triton
 
 VOCAB = 12
+
+
+@pytest.fixture(autouse=True, params=["torch", "triton"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All of this file holds of torch, one operation after another, and of the kernel."""
+    if request.param == "triton":
+        in_one = partial(sample, kernel=sample_triton)
+        monkeypatch.setattr(sys.modules[__name__], "sample", in_one)
+    return request.param
 
 
 def state(
@@ -70,10 +83,10 @@ WORDS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_row_is_drawn_from_the_distribution_that_its_words_describe():
+def test_a_row_is_drawn_from_the_distribution_that_its_words_describe(by: str) -> None:
     """The draw is inverse CDF in token order, so the reference foretells each token."""
     logits = random_logits(len(WORDS))
-    for seed in range(40):
+    for seed in range(40 if by == "torch" else 8):
         states = [state(seed=seed, **words) for words in WORDS]
         drawn = sample(logits, states)
         for row, made in enumerate(states):
@@ -90,6 +103,7 @@ def test_a_temperature_near_zero_takes_the_best_token(temperature: float):
     assert drawn.tokens == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("by", ["torch"], indirect=True)  # its kernel has tests of its own
 def test_seeds_draw_tokens_as_often_as_they_are_probable():
     logits = random_logits(1)
     draws = 4000
@@ -199,6 +213,7 @@ def test_logprobs_zero_reports_the_chosen_token_only():
     assert drawn.logprobs[0].top == []
 
 
+@pytest.mark.parametrize("by", ["torch"], indirect=True)  # its kernel has tests of its own
 def test_a_nucleus_wider_than_the_first_look_is_found_by_the_second():
     """A flat distribution over many tokens: top_p 0.5 keeps half of them, all alike in rank."""
     vocab = 1000

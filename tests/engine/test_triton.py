@@ -1,5 +1,7 @@
 """A whole engine on Triton's kernels, in the interpreter: its tokens are those of torch."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -89,11 +91,29 @@ def test_each_operation_may_be_chosen_alone(op: str) -> None:
     assert answers(engine(family, {**dict.fromkeys(OPS, "torch"), op: "triton"})) == expected
 
 
+def test_sampling_in_one_pass_says_what_torch_says_of_every_parameter() -> None:
+    """Bias, penalties, minimum length and filters; log-probs are those of the model."""
+    words: list[dict[str, Any]] = [
+        {"temperature": 0.0, "repetition_penalty": 1.4, "logprobs": 2},
+        {"temperature": 1.2, "top_p": 0.9, "frequency_penalty": 0.8, "presence_penalty": 0.3},
+        {"temperature": 0.9, "min_p": 0.02, "logit_bias": {3: 4.0, 5: -100.0}},
+        {"temperature": 1.0, "top_k": 50, "min_tokens": 3, "stop_token_ids": [7, 8]},
+    ]
+    samplings = [Sampling(max_tokens=5, seed=n, **own) for n, own in enumerate(words)]
+
+    def said(by: dict[str, str]) -> list[tuple[list[int], object]]:
+        results = engine("llama", by).generate(PROMPTS, samplings)
+        return [(result.tokens, result.logprobs) for result in results]
+
+    torch_alone = dict.fromkeys(OPS, "torch")
+    assert said({**torch_alone, "sample": "triton"}) == said(torch_alone)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_deterministic_answers_have_the_same_bits_alone_and_in_any_batch(family: str) -> None:
     """Whole or in chunks, after a prefix hit, and where the cache holds few at once."""
     triton = dict.fromkeys(OPS, "triton")
-    samplings = [Sampling(max_tokens=6, seed=n, temperature=0.9, logprobs=3) for n in range(4)]
+    samplings = [Sampling(max_tokens=4, seed=n, temperature=0.9, logprobs=3) for n in range(4)]
 
     def said(made: LocalEngine, asked: list[int]) -> list[tuple[list[int], object]]:
         results = made.generate([PROMPTS[n] for n in asked], [samplings[n] for n in asked])
